@@ -57,7 +57,12 @@ class HttpResponse:
 
     @classmethod
     def json(cls, data: Any, status: int = HTTPStatus.OK) -> HttpResponse:
-        return cls(json.dumps(data).encode(), "application/json", status)
+        """Return a response with JSON. NaN and infinite numbers, which JSON lacks, are sent as text."""
+        try:
+            content = json.dumps(data, allow_nan=False)
+        except ValueError:
+            content = json.dumps(json.loads(json.dumps(data), parse_constant=str))
+        return cls(content.encode(), "application/json", status)
 
 
 Route = Callable[[HttpRequest], HttpResponse]

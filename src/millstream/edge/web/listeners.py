@@ -79,7 +79,8 @@ class Listeners:
 
         viewer, token = Viewer(application), new_token()
         self._closing.callback(viewer.close)
-        listener = Listener(settings.http_host, port, page_routes(application, viewer, plan), guard_of(token))
+        routes = page_routes(application, viewer, plan, settings.policies)
+        listener = Listener(settings.http_host, port, routes, guard_of(token))
         self._closing.callback(listener.close)
         file = announce(settings.home(application.id), listener.url, token)
         self._closing.callback(file.unlink, missing_ok=True)

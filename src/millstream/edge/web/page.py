@@ -1,4 +1,4 @@
-"""The page of an application: shows its activity on its topology, with buttons to pause, throttle and resume.
+"""The page of an application: shows its activity on its topology, queries its stores, and pauses, throttles and resumes topics.
 
 The files of the page contain no data, and anyone who can reach the port can load them. Data and commands need a token. Each start creates
 a new token, in a file that only the application's user may read. The URL contains the token after ``#``, a part that browsers do not send;
@@ -15,16 +15,17 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.model.errors import ControlError, QueryError
 from millstream.core.queries.question import Answer as QueryAnswer
 from millstream.core.queries.question import Question
-from millstream.core.topology.pictures.svg import svg
 from millstream.core.topology.plan import Plan
 from millstream.edge.checkpoint.disk_space import unwritable
 from millstream.edge.control.remote_commands import Controllable
 from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer
 from millstream.edge.web.listener import Guard, HttpRequest, HttpResponse, Route
+from millstream.edge.web.plan_routes import plan_routes
 
 FILE: Final = "page.url"
 """The file with the URL of the page, in the application's directory."""
@@ -35,6 +36,7 @@ _FILES: Final = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/queries.js": ("queries.js", "text/javascript; charset=utf-8"),
 }
 
 
@@ -66,16 +68,18 @@ def guard_of(token: str) -> Guard:
 
 
 def page_routes(
-    application: Shown, viewer: Viewer, plan: Callable[[], Plan]
+    application: Shown, viewer: Viewer, plan: Callable[[], Plan], policies: ErrorPolicies
 ) -> Mapping[tuple[str, str], Route]:
     """Return the routes of the page.
 
     Args:
         plan: Returns the running plan; called after the start.
+        policies: The error policies of the settings.
     """
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
-        **_reading_routes(viewer, plan),
+        ("GET", f"{_API}state"): lambda request: _state(viewer),
+        **plan_routes(viewer, plan, policies),
         **_commands(application, viewer),
         **query_routes(application),
     }
@@ -116,18 +120,6 @@ def address_of(home: Path, application_id: str) -> str:
 def _file(name: str, kind: str) -> Route:
     content = (_STATIC / name).read_bytes()
     return lambda request: HttpResponse(content, kind)
-
-
-def _reading_routes(viewer: Viewer, plan: Callable[[], Plan]) -> dict[tuple[str, str], Route]:
-    def state(request: HttpRequest) -> HttpResponse:
-        return _state(viewer)
-
-    def topology(request: HttpRequest) -> HttpResponse:
-        if viewer.now().status.state == "starting":
-            return HttpResponse.text("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
-        return HttpResponse(svg(plan()).encode(), "image/svg+xml")
-
-    return {("GET", "/api/state"): state, ("GET", "/api/topology.svg"): topology}
 
 
 def _state(viewer: Viewer) -> HttpResponse:

@@ -114,8 +114,11 @@ class Chromium:
             )
 
     def picture(self, file: Path) -> None:
-        """Take a screenshot."""
-        file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
+        """Take a screenshot of the whole page."""
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {**size, "scale": 1}
+        taken = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        file.write_bytes(base64.b64decode(taken["data"]))
 
     def requested(self) -> list[str]:
         """Return the requested addresses."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,37 +17,73 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import ControlError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.queries.question import Answer, Question
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan
 from millstream.edge.control.flow_control import FlowLimits
+from millstream.edge.queries.store_answers import Answers
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
-from millstream.edge.status.application_status import Status
+from millstream.edge.status.application_status import RangeStatus, Status
 from millstream.edge.web.listeners import Listeners
 from millstream.edge.web.page import address_of
 from unit.edge.metrics.looking import Looked
+from unit.edge.queries.answering import NOW, answers_of
 
 from .chromium import BROWSER, Chromium
 
+MARKUP = "<img src=x onerror=document.title='run'>"
+MORE_THAN_JAVASCRIPT_COUNTS = 2**53 + 1
+MINUTE = NOW - NOW % 60_000
+
+
+def topology() -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    grouped = builder.stream("in", name="read", key=ms.serdes.string).group_by_key()
+    grouped.count(store="counts").to_stream().to("out", value=ms.serdes.int64, name="send")
+    grouped.windowed_by(ms.TumblingWindows(60_000, grace=0)).count(store="minutes")
+    return builder.build()
+
 
 def plan() -> Plan:
-    builder = ms.StreamsBuilder()
-    counts = builder.stream("in", name="read").group_by_key().count(store="counts")
-    counts.to_stream().to("out", value=ms.serdes.int64, name="send")
-    return builder.build().plan("orders")
+    return topology().plan("orders")
+
+
+def fill(counts: Any) -> None:
+    for key, count in (("milk", 2), ("tea", MORE_THAN_JAVASCRIPT_COUNTS), (MARKUP, 1)):
+        counts.put(key, ms.ValueAndTimestamp(count, NOW))
+
+
+def fill_windows(minutes: Any) -> None:
+    minutes.put("tea", ms.ValueAndTimestamp(3, NOW), MINUTE)
 
 
 class Steered(Looked):
-    """Keeps the orders that it gets."""
+    """Keeps the orders that it gets, and has stores."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: Path) -> None:
         super().__init__()
         self.orders = FlowLimits()
+        self.ranges: Mapping[str, RangeStatus] = {}
+        self._copies = copies
+
+    @cached_property
+    def answers(self) -> Answers:
+        return answers_of(topology(), self._copies, {"counts": fill, "minutes": fill_windows})
+
+    def close(self) -> None:
+        if "answers" in vars(self):
+            self.answers.close()
 
     def status(self) -> Status:
-        from dataclasses import replace
+        limits = {"paused": sorted(self.orders.paused), "throttled": self.orders.rates}
+        return replace(super().status(), **limits, ranges=self.ranges)
 
-        return replace(super().status(), paused=sorted(self.orders.paused), throttled=self.orders.rates)
+    def stores(self) -> Mapping[str, str]:
+        return self.answers.stores()
+
+    def ask(self, question: Question) -> Answer:
+        return self.answers.answer(question)
 
     def pause(
         self,
@@ -74,6 +112,9 @@ class Steered(Looked):
         numbers = [
             ("topic_records_consumed_total", ("0_0", "in"), records),
             ("store_bytes", ("0_0", "counts"), 7),
+            ("task_dropped_records_total", ("0_0", "process error"), 3),
+            ("operator_failed_records_total", ("0_0", "read"), 3),
+            ("topic_records_produced_total", ("0_0", "failed"), 3),
         ]
         self.book.committed(
             5, [TaskReport("0_0", {TopicPartition("in", 0): 20}, measured=numbers, executor="h/0")]
@@ -81,14 +122,22 @@ class Steered(Looked):
 
 
 @pytest.fixture
-def steered() -> Steered:
-    return Steered()
+def steered(tmp_path: Path) -> Iterator[Steered]:
+    made = Steered(tmp_path / "copies")
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "orders").mkdir()
-    return settings_from({"bootstrap_servers": "unused:1", "page_port": 0, "state_dir": tmp_path})
+    policies = {
+        "on_process_error": "dead_letter",
+        "on_operator_error": {"read": "skip"},
+        "dead_letter_topic": "failed",
+    }
+    given = {"bootstrap_servers": "unused:1", "page_port": 0, "state_dir": tmp_path}
+    return settings_from({**given, **policies})
 
 
 @pytest.fixture
@@ -129,7 +178,9 @@ def test_state_and_topology_are_for_who_has_the_token(address: str) -> None:
     assert 'data-node="read"' in ask(address, "/api/topology.svg")[1]
 
 
-@pytest.mark.parametrize("path", ["/api/state", "/api/topology.svg", "/api/stores"])
+@pytest.mark.parametrize(
+    "path", ["/api/state", "/api/topology.svg", "/api/stores", "/api/methods", "/api/policies"]
+)
 @pytest.mark.parametrize("given", ["", "Bearer ", "Bearer wrong", "Basic x"])
 def test_without_the_token_there_is_no_data(address: str, path: str, given: str) -> None:
     assert ask(address, path, Authorization=given)[:2] == (401, "the token is missing or wrong\n")
@@ -143,7 +194,9 @@ def test_without_the_token_there_are_no_orders(address: str, steered: Steered) -
 
 def test_a_page_of_another_origin_gets_nothing_even_with_the_token(address: str, steered: Steered) -> None:
     assert ask(address, "/api/pause", {}, Origin="http://evil.example")[0] == 403
-    assert ask(address, "/api/state", Sec_Fetch_Site="cross-site")[0] == 403
+    assert ask(address, "/api/store", {"store": "counts"}, Origin="http://evil.example")[0] == 403
+    for path in ("state", "methods", "policies"):
+        assert ask(address, f"/api/{path}", Sec_Fetch_Site="cross-site")[0] == 403
     assert ask(address, "/api/state", Host="evil.example")[0] == 421
     assert steered.orders == FlowLimits()
 
@@ -181,13 +234,42 @@ def test_a_body_that_is_no_object_is_refused(address: str) -> None:
 
 
 def test_the_files_of_the_page_hold_nothing_of_the_application(address: str) -> None:
-    for path in ("/", "/page.js", "/page.css"):
+    for path in ("/", "/page.js", "/queries.js", "/page.css"):
         status, text, headers = ask(address, path, Authorization="")
         assert status == 200
         assert "orders-secret" not in text
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "http://" not in text.replace("http://www.w3.org", "")
         assert "https://" not in text
+
+
+def test_what_happens_to_failed_records_is_stated(address: str) -> None:
+    policies = json.loads(ask(address, "/api/policies")[1])
+    stops = "fail, with a dead letter to 'failed'"
+    assert policies == {
+        "stages": {"deserialize": stops, "process": "dead letter to 'failed'", "produce": stops},
+        "operators": {"read": "skip"},
+        "calls": {},
+        "topics": ["failed"],
+    }
+
+
+def test_a_query_offers_the_methods_of_a_store(address: str) -> None:
+    methods = json.loads(ask(address, "/api/methods")[1])
+    assert methods["counts"]["get"] == {
+        "scope": "key",
+        "keys": ["key"],
+        "times": [],
+        "optional": 0,
+        "unbounded": False,
+    }
+    assert "fetch" not in methods["counts"]
+
+
+@pytest.mark.parametrize("path", ["/api/topology.svg", "/api/methods", "/api/policies"])
+def test_before_there_is_a_plan_nothing_describes_it(address: str, steered: Steered, path: str) -> None:
+    steered.state = "starting"
+    assert ask(address, path)[:2] == (503, "not planned yet\n")
 
 
 def test_the_token_is_in_a_private_file_and_nowhere_else(
@@ -218,6 +300,29 @@ def browser(tmp_path: Path) -> Iterator[Chromium]:
     made.close()
 
 
+def cells(browser: Chromium, table: str) -> list[str]:
+    """Return the text of the cells of a table."""
+    found = browser.run(f"[...document.querySelectorAll('#{table} td')].map((cell) => cell.textContent)")
+    return list(found)
+
+
+def choose(browser: Chromium, field: str, value: str) -> None:
+    browser.run(
+        f"field = document.getElementById('{field}'), field.value = '{value}', field.dispatchEvent(new Event('change')), 0"
+    )
+
+
+def answer_of(browser: Chromium, method: str, **arguments: str) -> list[str]:
+    """Ask the chosen store; return the cells of the entries."""
+    choose(browser, "method", method)
+    for name, value in arguments.items():
+        browser.run(f"document.querySelector('#arguments [name={name}]').value = '{value}'")
+    browser.run("document.getElementById('query').requestSubmit()")
+    browser.until(f"!asking && {ASKED} !== ''")
+    return [] if browser.run("document.getElementById('answer').hidden") else cells(browser, "answers")
+
+
+ASKED = "document.getElementById('asked').textContent"
 FIGURES = """Object.fromEntries([["in", "read"], ["out", "send"], ["KSTREAM", "KSTREAM-AGGREGATE-0000000001"]].map(
     ([name, node]) => [name, document.querySelector(`rect[data-node="${node}"] + text`).textContent]).concat(
     [["part", document.querySelector("rect[data-part]:not([data-node]) + rect + text").textContent]]))"""
@@ -231,25 +336,83 @@ class TestInABrowser:
         self, browser: Chromium, address: str, steered: Steered, tmp_path: Path
     ) -> None:
         browser.open(address)
-        browser.until("document.querySelectorAll('rect.heat').length === 5")
+        browser.until("document.querySelectorAll('rect.heat').length === 6")
         assert browser.run("document.getElementById('application').textContent") == "orders"
         assert browser.run("location.href") == f"{address.split('#')[0]}"
         assert browser.run(FIGURES) == {"in": "0/s", "out": "0/s", "part": "0 records/s", "KSTREAM": ""}
-        pictures = Path(os.environ.get("MILLSTREAM_TEST_PICTURES", tmp_path))
         steered.process(500)
         browser.until(
-            "[...document.querySelectorAll('.figure')].some((l) => l.textContent.endsWith('/s') && l.textContent !== '0/s')"
+            "[...document.querySelectorAll('.figure')].some((label) => /^[1-9][0-9]*[/]s$/.test(label.textContent))"
         )
+        self.tables(browser, steered)
+        self.answers(browser)
+        pictures = Path(os.environ.get("MILLSTREAM_TEST_PICTURES", tmp_path))
         for theme in ("light", "dark"):
             browser.send(
                 "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
             )
             browser.picture(pictures / f"page-{theme}.png")
         self.keys(browser, steered)
-        assert browser.complaints() == []
+        self.query_by_keyboard(browser)
+        refused = "Failed to load resource: the server responded with a status of 400 (Bad Request)"
+        assert browser.complaints() == [refused]
         assert {urlsplit(url).netloc for url in browser.requested() if not url.startswith("data:")} == {
             urlsplit(address).netloc
         }
+
+    @staticmethod
+    def tables(browser: Chromium, steered: Steered) -> None:
+        """See where failed records go, and key ranges if there are any."""
+        assert cells(browser, "failures")[4:7] == ["process", "dead letter to 'failed'", "3"]
+        assert cells(browser, "failures")[12:15] == ["read", "skip", "3"]
+        assert cells(browser, "letters")[:2] == ["failed", "3"]
+        visible = "document.getElementById('key-ranges').checkVisibility()"
+        assert browser.run(visible) is False
+        steered.ranges = {
+            "0_0": RangeStatus(0, 16, 0, 1 << 28, {"in-0": 20}, 8, 120.0, 0.25, 70_000, "worker-1/3"),
+            "0_1": RangeStatus(1, 16, 1 << 28, 2 << 28, {"in-0": 17}, 11, 90.0, 0.2, 60_000, "worker-2/1"),
+        }
+        browser.until(visible)
+        first = ["0_0", "0 of 16", "00000000-0fffffff", "in-0 20", "8", "120", "25 %", "70 kB", "worker-1/3"]
+        assert cells(browser, "ranges")[:9] == first
+
+    @staticmethod
+    def answers(browser: Chromium) -> None:
+        """Read entries, which are text whatever they contain, and errors."""
+        choose(browser, "store", "minutes")
+        fetch = {"key": "tea", "time_from": str(MINUTE)}
+        assert answer_of(browser, "fetch", **fetch) == ["tea", "3"]
+        assert answer_of(browser, "fetch", **fetch, time_to=str(MINUTE)) == [str(MINUTE), "3"]
+        assert answer_of(browser, "fetch", key="milk", time_from="0") == []
+        window = f'{{"key":"tea","start":{MINUTE},"end":{MINUTE + 60_000}}}'
+        assert answer_of(browser, "fetch_range", key_from="", time_from="0", time_to=str(NOW)) == [
+            window,
+            "3",
+        ]
+        choose(browser, "store", "counts")
+        choose(browser, "limit", "0")
+        assert answer_of(browser, "all") == []
+        assert "all() of store 'counts': limit must be a whole number from 1 to" in browser.run(ASKED)
+        choose(browser, "limit", "100")
+        counts = [MARKUP, "1", "milk", "2", "tea", str(MORE_THAN_JAVASCRIPT_COUNTS)]
+        assert answer_of(browser, "all") == counts
+        assert browser.run(ASKED) == "3 entries: micro-batch 7, offsets in/0: 3, lag 0"
+        assert browser.run("document.querySelectorAll('#answers img').length") == 0
+
+    @staticmethod
+    def query_by_keyboard(browser: Chromium) -> None:
+        browser.run("document.getElementById('store').focus()")
+        browser.press("Tab", number=9)
+        browser.press("g", "KeyG", "g", 71)
+        assert browser.run("document.getElementById('method').value") == "get"
+        browser.press("Tab", number=9)
+        browser.press("1", "Digit1", "1", 49)
+        assert browser.run("document.querySelector('input[name=mode]:checked').value") == "lag"
+        browser.run("document.activeElement.value = ''")
+        browser.send("Input.insertText", text="milk")
+        browser.press("Enter", text="\r", number=13)
+        browser.until(f"{ASKED}.startsWith('1 entry')")
+        assert cells(browser, "answers") == ["milk", "2"]
 
     @staticmethod
     def keys(browser: Chromium, steered: Steered) -> None:
@@ -257,7 +420,7 @@ class TestInABrowser:
         browser.press("2", "Digit2", "2", 50)
         assert browser.run("document.querySelector('input[name=mode]:checked').value") == "lag"
         wanted = "document.activeElement.getAttribute('aria-label')"
-        for _ in range(12):
+        for _ in range(20):
             browser.press("Tab", number=9)
             if str(browser.run(wanted)).startswith("Most records per second of in"):
                 break

@@ -8,6 +8,7 @@ if (location.hash.length > 1) {
   history.replaceState(null, "", "/"); // the address may be shown or copied without the token
 }
 let history_ = [], drawn = null, timer = 0, shownTopics = "", restoring = "";
+let policies = { stages: {}, operators: {}, calls: {}, topics: [] };
 
 async function ask(path, body) {
   const options = { headers: { Authorization: `Bearer ${token()}` }, cache: "no-store" };
@@ -26,7 +27,7 @@ async function look() {
   clearTimeout(timer);
   try {
     take(await (await ask("/api/state")).json());
-    if (drawn === null && history_.at(-1).data.status.state !== "starting") await draw();
+    if (drawn === null && history_.at(-1).data.status.state !== "starting") await describe();
     colour();
     if (byId("message").classList.contains("error") && !last().status.error) say("");
   } catch (error) {
@@ -79,12 +80,14 @@ function show(data) {
   topics(status);
   table("stores", values("store_bytes", 1).map((store) => [
     store, bytes(now("store_bytes", has(1, store))), figure(rate("store_changes_total", has(1, store)))]));
-  const DROPS = "task_dropped_records_total";
   table("drops", values(DROPS, 1).map((reason) => [
     reason, now(DROPS, has(1, reason)).toLocaleString("en"), figure(rate(DROPS, has(1, reason)))]));
   table("calls", values("operator_unfinished_records", 1).map((operator) => [
     operator, now("operator_unfinished_records", has(1, operator)), figure(rate("operator_calls_total", has(1, operator))),
-    now("operator_call_retries_total", has(1, operator)), now("operator_dead_letters_total", has(1, operator))]));
+    now("operator_call_retries_total", has(1, operator)), now("operator_dead_letters_total", has(1, operator)),
+    policies.calls[operator] || ""]));
+  failures();
+  ranges(status.ranges);
   table("tasks", values("task_process_total", 0).map((task) => [
     task, figure(rate("task_process_total", has(0, task))), `${Math.round(100 * rate("task_process_seconds_total", has(0, task)))} %`,
     status.placed[task] || "", status.waiting[task] || ""]));
@@ -162,6 +165,31 @@ async function order(name, body, done) {
     say(error.message, true);
   }
 }
+// The plan is described once, after the start; what is shown here last tells look() that nothing is missing.
+async function describe() {
+  policies = await (await ask("/api/policies")).json();
+  await offerStores();
+  await draw();
+  failures();
+}
+function failures() {
+  const row = (where, policy, metric, label) => [
+    where, policy, now(metric, has(1, label)).toLocaleString("en"), figure(rate(metric, has(1, label)))];
+  table("failures", [
+    ...Object.entries(policies.stages).map(([stage, policy]) => row(stage, policy, DROPS, `${stage} error`)),
+    ...Object.entries(policies.operators).map(([name, policy]) => row(name, policy, "operator_failed_records_total", name)),
+  ]);
+  table("letters", policies.topics.map((topic) => [
+    topic, now(SENT, has(1, topic)).toLocaleString("en"), figure(rate(SENT, has(1, topic)))]));
+}
+function ranges(found) {
+  const hash = (number) => number.toString(16).padStart(8, "0");
+  byId("key-ranges").hidden = Object.keys(found).length === 0;
+  table("ranges", Object.entries(found).map(([task, range]) => [
+    task, `${range.number} of ${range.of}`, `${hash(range.first_hash)}-${hash(range.end_hash - 1)}`,
+    Object.entries(range.positions).map(([partition, offset]) => `${partition} ${offset.toLocaleString("en")}`).join(", "),
+    range.lag.toLocaleString("en"), figure(range.records_per_s), `${Math.round(100 * range.busy)} %`, bytes(range.state_bytes), range.placed]));
+}
 async function draw() {
   const text = await (await ask("/api/topology.svg")).text();
   const picture = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
@@ -195,7 +223,7 @@ function ofPart(box) {
     case "rate": return rate("task_process_total", own);
     case "lag": return box.topics.length ? lagOf(box.topics) : null;
     case "time": return rate("task_process_seconds_total", own);
-    default: return rate("task_dropped_records_total", own);
+    default: return rate(DROPS, own);
   }
 }
 function ofNode(box) {
@@ -206,7 +234,7 @@ function ofNode(box) {
       if (box.kind === "source" && values("topic_records_consumed_total", 1).some((topic) => box.topics.includes(topic))) {
         return rate("topic_records_consumed_total", own);
       }
-      return box.kind === "sink" && box.topics.length ? rate("topic_records_produced_total", own) : null;
+      return box.kind === "sink" && box.topics.length ? rate(SENT, own) : null;
     case "lag": return box.kind === "source" && box.topics.some((topic) => topic in last().status.lag) ? lagOf(box.topics) : null;
     case "time": return null;
     default: {
@@ -215,6 +243,7 @@ function ofNode(box) {
     }
   }
 }
+const DROPS = "task_dropped_records_total", SENT = "topic_records_produced_total";
 const FAILURES = ["operator_failed_records_total", "operator_dead_letters_total"];
 const UNITS = { rate: "records/s", lag: "records behind", time: "s of work/s", errors: "dropped/s" };
 function colour() {
@@ -231,11 +260,11 @@ byId("pause").addEventListener("click", () => order("pause", {}, "all topics are
 byId("resume").addEventListener("click", () => order("resume", {}, "all topics are read"));
 byId("modes").addEventListener("change", colour);
 document.addEventListener("keydown", (event) => {
-  if (event.target instanceof HTMLInputElement && event.target.type === "number") return;
+  if (event.target.matches("input:not([type=radio]), select")) return; // who types is not interrupted
   const chosen = document.querySelectorAll("input[name=mode]")["1234".indexOf(event.key)];
   if (!chosen || event.ctrlKey || event.altKey || event.metaKey) return;
   chosen.checked = true;
   colour();
 });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
-look();
+document.addEventListener("DOMContentLoaded", look); // after all scripts
