@@ -176,7 +176,7 @@ class Lab:
         """Return the last records of each partition of a topic; see :meth:`RunningApplication.read`."""
         return self.running.read(topic, last, key=key, value=value)
 
-    def store(self, name: str, *, timestamps: bool = False) -> StoreReader:
+    def store(self, name: str, *, timestamps: bool = False) -> StoreReader[Any, Any]:
         """Return a reader of a store; see :meth:`RunningApplication.store`."""
         return self.running.store(name, timestamps=timestamps)
 

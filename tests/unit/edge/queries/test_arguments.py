@@ -51,7 +51,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     made.close()
 
 
-def reader(answers: Answers, name: str, **options: Any) -> StoreReader:
+def reader(answers: Answers, name: str, **options: Any) -> StoreReader[Any, Any]:
     return StoreReader(name, answers.answer, **options)
 
 
