@@ -181,10 +181,10 @@ class Lab:
         return self.running.store(name, timestamps=timestamps)
 
     def entries(self, name: str, limit: int = 20) -> Rows:
-        """Return the first entries of a store as rows of key and value.
+        """Return the first entries of a store as rows of key and value; of a versioned store, the latest versions.
 
         Raises:
-            StoreError: If there is no such store, or it is versioned: read it by key, with ``lab.store(name).get(key)``.
+            StoreError: If there is no such store, or it cannot be read.
         """
         return Rows(("key", "value"), tuple(self.store(name).all(limit=limit)))
 

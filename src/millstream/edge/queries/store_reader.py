@@ -87,7 +87,7 @@ class StoreReader(Generic[K, V]):
         return self._entries("prefix_scan", prefix, limit=limit)
 
     def all(self, *, limit: int | None = None) -> list[tuple[K, V]]:
-        """Return all entries."""
+        """Return all entries; of a versioned store, the latest version of each key."""
         return self._entries("all", limit=limit)
 
     def reverse_all(self, *, limit: int | None = None) -> list[tuple[K, V]]:
@@ -164,5 +164,5 @@ class StoreReader(Generic[K, V]):
     def _repr_html_(self) -> str:
         try:
             return table_html(("key", "value"), self.all(limit=_SHOWN))
-        except StoreError as error:  # such as a versioned store, which is read by key
+        except StoreError as error:  # such as a store of an application that has ended
             return f"<p>{escape(str(error))}</p>"
