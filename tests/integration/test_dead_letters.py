@@ -145,6 +145,31 @@ def test_a_replay_that_was_killed_in_a_transaction_delays_no_other(topics: tuple
     assert [record.key for record in sent_back(apps, source, 3)] == [b"apple", b"pear", b"plum"]
 
 
+def test_records_that_are_not_dead_letters(topics: tuple[Apps, str, str]) -> None:
+    apps, source, dead = topics
+    apps.kafka.produce(source, [("apple", "1"), ("pear", "2")])
+    code, output = dlq(apps, "list", source, "--json")
+    assert (code, output.partition(" (")[0]) == (
+        1,
+        f"millstream dlq list: topic {source!r} is not a dead-letter topic: none of its records",
+    )
+    code, output = dlq(apps, "show", source, "0", "1")
+    assert (code, "offset 1 is not a dead letter: it has no headers of a failure" in output) == (1, True)
+
+    apps.kafka.produce(dead, [("apple", "1")])
+    code, output = dlq(apps, "list", dead)
+    assert (code, output.splitlines()[-2:]) == (
+        0,
+        [
+            "3 dead letters",
+            "left out: 1 record without headers of a failure (millstream.error.*, or __streams.errors.* of Kafka Streams)",
+        ],
+    )
+    assert dlq(apps, "replay", dead, "--yes")[0] == 0
+    code, output = dlq(apps, "list", dead, "--pending")
+    assert (code, "0 dead letters" in output) == (0, True)
+
+
 def test_a_topic_that_does_not_exist(apps_without_spark: Apps) -> None:
     code, output = dlq(apps_without_spark, "list", "no-such-topic")
     assert (code, output.startswith("millstream dlq list: topic 'no-such-topic' does not exist")) == (1, True)

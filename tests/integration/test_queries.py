@@ -154,7 +154,7 @@ def test_what_cannot_be_answered_is_explained(queried: Queried, kafka: EmbeddedK
     assert running.store("behind", max_lag=5).get("tea") == 3
 
 
-def _is_refused(store: ms.StoreReader) -> bool:
+def _is_refused(store: ms.StoreReader[str, int]) -> bool:
     try:
         store.get("tea")
     except StoreError as error:
@@ -286,7 +286,7 @@ def test_a_global_store_answers_at_its_offsets_and_never_goes_back(apps: Apps, e
     assert answers == sorted(answers)
 
 
-def is_seen(wanted: int, store: ms.StoreReader, topic: str, answers: list[int]) -> bool:
+def is_seen(wanted: int, store: ms.StoreReader[str, int], topic: str, answers: list[int]) -> bool:
     """Ask for the price of tea; the answer has to be the state at its offsets."""
     try:
         answer = store.answer("get", "tea")

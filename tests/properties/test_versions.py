@@ -93,6 +93,9 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
                     )
                     visits["found an earlier one"] += found is not None and time < max(self.model[key])
                     assert self.harness.store.get(key, time) == found
+            latest = [(key, found) for key in KEYS if (found := self.as_of(key, FOREVER)) is not None]
+            assert list(self.harness.store.all()) == latest
+            assert list(self.harness.store.reverse_all()) == latest[::-1]
             assert sum(self.harness.task.dropped.values()) == self.dropped
 
         def added(self, key: str, timestamp: int, value: Any) -> int | None:

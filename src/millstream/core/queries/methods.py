@@ -87,7 +87,7 @@ METHODS: Final[Mapping[type[StoreSpec], Mapping[str, Method]]] = {
         **_ranges("all"),
         **_COMMON,
     },
-    VersionedSpec: {"get": Method("key", _KEY, ("as_of",), optional=1), **_COMMON},
+    VersionedSpec: {"get": Method("key", _KEY, ("as_of",), optional=1), **_ranges("all"), **_COMMON},
 }
 """The methods of each kind of store."""
 

@@ -14,7 +14,7 @@ that time. The store's time is the largest timestamp put.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from millstream.core.model.serdes import Serde
@@ -108,6 +108,14 @@ class VersionedStore(Generic[K, V]):
         """
         return self.fetch(self._objects.key_bytes(key), FOREVER if as_of is None else as_of)
 
+    def all(self) -> Iterator[tuple[K, VersionedRecord]]:
+        """Iterate over the latest versions of all keys, ordered by serialised key. A deleted key has none."""
+        return self._iterate(reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[K, VersionedRecord]]:
+        """Iterate backwards over the latest versions of all keys."""
+        return self._iterate(reverse=True)
+
     def fetch(self, key: bytes, time: int) -> VersionedRecord | None:
         """Return the version of a serialised key that was valid at a time, for the engine."""
         latest = self._latest.get(key)
@@ -137,6 +145,10 @@ class VersionedStore(Generic[K, V]):
     def memory(self) -> Memory:
         """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
+
+    def _iterate(self, *, reverse: bool) -> Iterator[tuple[K, VersionedRecord]]:
+        entries = self._latest.scan(None, None, reverse=reverse)
+        return ((self._objects.key(key), VersionedRecord(*latest)) for key, latest in entries)
 
     def _left_out(self, timestamp: int) -> bool:
         if timestamp < self._slices.horizon:

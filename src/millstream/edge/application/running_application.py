@@ -185,8 +185,12 @@ class RunningApplication:
         """Return the measurements of the tasks, with labels; see ``millstream.core.metrics.metric``."""
         return self._run.reports.measured()
 
-    def store(self, name: str, *, timestamps: bool = False, max_lag: int | None = None) -> StoreReader:
+    def store(
+        self, name: str, *, timestamps: bool = False, max_lag: int | None = None
+    ) -> StoreReader[Any, Any]:
         """Return a reader of a store, for queries while the application runs.
+
+        Annotate the reader with its types for a type checker; see :class:`StoreReader`.
 
         Args:
             name: The name of the store.

@@ -18,7 +18,14 @@ from millstream.core.ports import OffsetRange
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.forwarding import Forwarder, Forwarding, GroupPosition
-from millstream.edge.dead_letters.envelope import Chosen, Destination, Envelope, Guard, envelopes
+from millstream.edge.dead_letters.envelope import (
+    FAILURE_HEADERS,
+    Chosen,
+    Destination,
+    Envelope,
+    Guard,
+    envelopes,
+)
 from millstream.edge.dead_letters.replayed import Replayed
 from millstream.edge.settings.settings import Settings
 
@@ -108,10 +115,10 @@ class DeadLetterQueue:
         }
 
     def read(self, *, pending: bool = False) -> Iterator[tuple[Envelope, bool]]:
-        """Yield the current dead letters, each with whether it was replayed.
+        """Yield the current records, each with whether it was replayed.
 
         Args:
-            pending: Whether to omit replayed dead letters.
+            pending: Whether to omit replayed records.
         """
         for number, done in sorted(self.replayed().items()):
             for _, _, letters in self._pieces(number, done, everything=not pending):
@@ -124,13 +131,18 @@ class DeadLetterQueue:
         """Return one dead letter, and whether it was replayed.
 
         Raises:
-            LetterNotFoundError: If it does not exist.
+            LetterNotFoundError: If it does not exist, or the record is not a dead letter.
         """
         topic_partition = TopicPartition(self.topic, partition)
         begins = self._broker.begin_offsets(self._counts)[self.topic]
         if begins.get(partition, 0) <= offset < self._ends.get(partition, 0):
             for records in self._fetcher.fetch(OffsetRange(*topic_partition, offset, offset + 1)):
                 for letter in envelopes(topic_partition, records):
+                    if not letter.is_letter:
+                        raise LetterNotFoundError(
+                            f"the record of topic {self.topic} in partition {partition} at offset {offset} is not a dead letter: it "
+                            f"has no {FAILURE_HEADERS}"
+                        )
                     return letter, offset in self.replayed()[partition]
         ranges = (
             f"{number}: {begins[number]} to {end - 1}"

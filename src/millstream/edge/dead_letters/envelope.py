@@ -18,6 +18,7 @@ from millstream.core.model.record import Headers, Records
 
 OURS: Final = "millstream.error."
 THEIRS: Final = "__streams.errors."
+FAILURE_HEADERS: Final = f"headers of a failure ({OURS}*, or {THEIRS}* of Kafka Streams)"
 REPLAYS: Final = "millstream.replay.count"
 """Header with the number of replays of a record."""
 REPLAYED_FROM: Final = "millstream.replay.from"
@@ -30,7 +31,7 @@ _INTERNAL: Final = ("-repartition", "-changelog")
 
 @dataclass(frozen=True)
 class Envelope:
-    """A dead letter; key and value are bytes.
+    """A record of a dead-letter topic; key and value are bytes.
 
     Attributes:
         topic_partition: The partition of the dead-letter topic.
@@ -43,6 +44,11 @@ class Envelope:
     value: bytes | None
     timestamp: int
     headers: Headers
+
+    @property
+    def is_letter(self) -> bool:
+        """Whether headers describe a failure. A record without such headers is not a dead letter."""
+        return any(name.startswith((OURS, THEIRS)) for name, _ in self.headers)
 
     @property
     def facts(self) -> dict[str, str]:

@@ -176,15 +176,15 @@ class Lab:
         """Return the last records of each partition of a topic; see :meth:`RunningApplication.read`."""
         return self.running.read(topic, last, key=key, value=value)
 
-    def store(self, name: str, *, timestamps: bool = False) -> StoreReader:
+    def store(self, name: str, *, timestamps: bool = False) -> StoreReader[Any, Any]:
         """Return a reader of a store; see :meth:`RunningApplication.store`."""
         return self.running.store(name, timestamps=timestamps)
 
     def entries(self, name: str, limit: int = 20) -> Rows:
-        """Return the first entries of a store as rows of key and value.
+        """Return the first entries of a store as rows of key and value; of a versioned store, the latest versions.
 
         Raises:
-            StoreError: If there is no such store, or it is versioned: read it by key, with ``lab.store(name).get(key)``.
+            StoreError: If there is no such store, or it cannot be read.
         """
         return Rows(("key", "value"), tuple(self.store(name).all(limit=limit)))
 

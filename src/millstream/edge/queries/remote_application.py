@@ -36,7 +36,9 @@ class RemoteApplication:
         self.id = application_id
         self._home = home
 
-    def store(self, name: str, *, timestamps: bool = False, max_lag: int | None = None) -> StoreReader:
+    def store(
+        self, name: str, *, timestamps: bool = False, max_lag: int | None = None
+    ) -> StoreReader[Any, Any]:
         """Return a reader of a store; see :meth:`RunningApplication.store`."""
         return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar, overload
 
 from millstream.core.model.errors import StoreError
+from millstream.core.model.windowed import Windowed
 from millstream.core.queries.question import Answer, Question
 from millstream.edge.lab.html import table_html
 
 _SHOWN: Final = 20
 Ask = Callable[[Question], Answer]
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+"""The type of the key in a window or session."""
 
 
-class StoreReader:
+class StoreReader(Generic[K, V]):
     """A store of a running application, read-only. Created by :meth:`RunningApplication.store`.
 
     Every answer comes from the committed state of all tasks that keep the store. Several entries are returned as a list, ordered by
@@ -23,6 +28,10 @@ class StoreReader:
 
     All methods raise ``StoreError`` if this kind of store does not have the method, or if the store cannot be read.
 
+    A reader has the types of the table in its store, which a type checker takes from an annotation; nothing checks them when the
+    program runs. The store of a ``KTable[ms.Windowed[str], int]`` has a ``StoreReader[ms.Windowed[str], int]``. The values of a
+    versioned store are of the type ``ms.VersionedRecord``, and with ``timestamps``, values are of the type ``ms.ValueAndTimestamp``.
+
     Args:
         name: The name of the store.
         ask: Sends a question to the application and returns its answer.
@@ -30,6 +39,11 @@ class StoreReader:
         max_lag: The maximum number of unprocessed records in the topics of the store; None for no limit.
 
     Source: ``org.apache.kafka.streams.state.ReadOnlyKeyValueStore``, ``ReadOnlyWindowStore``, ``ReadOnlySessionStore`` (KIP-67).
+
+    Example:
+        >>> counts: ms.StoreReader[str, int] = running.store("counts")  # doctest: +SKIP
+        >>> counts.get("tea")  # doctest: +SKIP
+        3
     """
 
     def __init__(self, name: str, ask: Ask, *, timestamps: bool = False, max_lag: int | None = None) -> None:
@@ -51,29 +65,34 @@ class StoreReader:
         """
         return self._ask(Question(self.name, method, arguments, limit, self._timestamps, self._max_lag))
 
-    def get(self, key: Any, as_of: int | None = None) -> Any:
+    def get(self, key: K, as_of: int | None = None) -> V | None:
         """Return the value of a key, or None. A versioned store returns the ``VersionedRecord`` of the key at a time."""
-        return self.answer("get", *((key,) if as_of is None else (key, as_of))).value
+        found: V | None = self.answer("get", *((key,) if as_of is None else (key, as_of))).value
+        return found
 
-    def range(self, low: Any = None, high: Any = None, *, limit: int | None = None) -> Any:
+    def range(
+        self, low: K | None = None, high: K | None = None, *, limit: int | None = None
+    ) -> list[tuple[K, V]]:
         """Return the pairs of key and value with ``low <= key <= high``; None for no bound."""
-        return self.answer("range", low, high, limit=limit).value
+        return self._entries("range", low, high, limit=limit)
 
-    def reverse_range(self, low: Any = None, high: Any = None, *, limit: int | None = None) -> Any:
+    def reverse_range(
+        self, low: K | None = None, high: K | None = None, *, limit: int | None = None
+    ) -> list[tuple[K, V]]:
         """Return the same pairs as :meth:`range`, in reverse order."""
-        return self.answer("reverse_range", low, high, limit=limit).value
+        return self._entries("reverse_range", low, high, limit=limit)
 
-    def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Any:
+    def prefix_scan(self, prefix: K | bytes, *, limit: int | None = None) -> list[tuple[K, V]]:
         """Return the pairs whose serialised key begins with a prefix; the prefix is bytes or a key."""
-        return self.answer("prefix_scan", prefix, limit=limit).value
+        return self._entries("prefix_scan", prefix, limit=limit)
 
-    def all(self, *, limit: int | None = None) -> Any:
-        """Return all entries."""
-        return self.answer("all", limit=limit).value
+    def all(self, *, limit: int | None = None) -> list[tuple[K, V]]:
+        """Return all entries; of a versioned store, the latest version of each key."""
+        return self._entries("all", limit=limit)
 
-    def reverse_all(self, *, limit: int | None = None) -> Any:
+    def reverse_all(self, *, limit: int | None = None) -> list[tuple[K, V]]:
         """Return all entries in reverse order."""
-        return self.answer("reverse_all", limit=limit).value
+        return self._entries("reverse_all", limit=limit)
 
     def approximate_count(self) -> int:
         """Return the number of keys of a key-value store."""
@@ -85,6 +104,16 @@ class StoreReader:
         facts: Mapping[str, Any] = self.answer("info").value
         return facts
 
+    @overload
+    def fetch(
+        self: StoreReader[Windowed[T], V], key: T, *, limit: int | None = None
+    ) -> list[tuple[Windowed[T], V]]: ...
+    @overload
+    def fetch(self: StoreReader[Windowed[T], V], key: T, time_from: int) -> V | None: ...
+    @overload
+    def fetch(
+        self: StoreReader[Windowed[T], V], key: T, time_from: int, time_to: int, *, limit: int | None = None
+    ) -> list[tuple[int, V]]: ...
     def fetch(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, limit: int | None = None
     ) -> Any:
@@ -95,23 +124,39 @@ class StoreReader:
         times = (time for time in (time_from, time_to) if time is not None)
         return self.answer("fetch", key, *times, limit=limit).value
 
-    def fetch_all(self, time_from: int, time_to: int, *, limit: int | None = None) -> Any:
+    def fetch_all(self, time_from: int, time_to: int, *, limit: int | None = None) -> list[tuple[K, V]]:
         """Return the windows of all keys that start between two times."""
-        return self.answer("fetch_all", time_from, time_to, limit=limit).value
+        return self._entries("fetch_all", time_from, time_to, limit=limit)
 
-    def fetch_range(self, key_from: Any, key_to: Any, *times: int, limit: int | None = None) -> Any:
+    def fetch_range(
+        self: StoreReader[Windowed[T], V],
+        key_from: T | None,
+        key_to: T | None,
+        *times: int,
+        limit: int | None = None,
+    ) -> list[tuple[Windowed[T], V]]:
         """Return the windows of a range of keys that start between two times, or the sessions of a range of keys."""
-        return self.answer("fetch_range", key_from, key_to, *times, limit=limit).value
+        return self._entries("fetch_range", key_from, key_to, *times, limit=limit)
 
-    def fetch_session(self, key: Any, start: int, end: int) -> Any:
+    def fetch_session(self: StoreReader[Windowed[T], V], key: T, start: int, end: int) -> V | None:
         """Return the value of the session with exactly these bounds, or None."""
-        return self.answer("fetch_session", key, start, end).value
+        found: V | None = self.answer("fetch_session", key, start, end).value
+        return found
 
     def find_sessions(
-        self, key: Any, earliest_end: int, latest_start: int, *, limit: int | None = None
-    ) -> Any:
+        self: StoreReader[Windowed[T], V],
+        key: T,
+        earliest_end: int,
+        latest_start: int,
+        *,
+        limit: int | None = None,
+    ) -> list[tuple[Windowed[T], V]]:
         """Return the sessions of a key that end at or after one time and start at or before another."""
-        return self.answer("find_sessions", key, earliest_end, latest_start, limit=limit).value
+        return self._entries("find_sessions", key, earliest_end, latest_start, limit=limit)
+
+    def _entries(self, method: str, *arguments: Any, limit: int | None) -> list[tuple[K, V]]:
+        entries: list[tuple[K, V]] = self.answer(method, *arguments, limit=limit).value
+        return entries
 
     def __repr__(self) -> str:
         return f"<StoreReader {self.name!r}>"
@@ -119,5 +164,5 @@ class StoreReader:
     def _repr_html_(self) -> str:
         try:
             return table_html(("key", "value"), self.all(limit=_SHOWN))
-        except StoreError as error:  # such as a versioned store, which is read by key
+        except StoreError as error:  # such as a store of an application that has ended
             return f"<p>{escape(str(error))}</p>"

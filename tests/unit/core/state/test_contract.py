@@ -24,19 +24,19 @@ TIME_MS = 100_000
 
 @dataclass(frozen=True)
 class Kind:
-    """How tests use a kind of store: each has a value per key at one time, and most can be iterated over.
+    """How tests use a kind of store: each has a value per key at one time.
 
     Attributes:
         spec: Returns a specification with these serdes.
         put: Sets the value of a key, None deletes it.
         get: Returns the value of a key.
-        walk: Iterates over keys and values, forwards or backwards; None where a kind cannot.
+        walk: Iterates over keys and values, forwards or backwards.
     """
 
     spec: Callable[..., stores.StoreSpec]
     put: Callable[[Any, Any, Any], object]
     get: Callable[[Any, Any], Any]
-    walk: Callable[[Any, bool], Iterator[tuple[Any, Any]]] | None = None
+    walk: Callable[[Any, bool], Iterator[tuple[Any, Any]]]
 
 
 def walk_pairs(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
@@ -45,6 +45,10 @@ def walk_pairs(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
 
 def walk_windows(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
     return ((window.key, value) for window, value in walk_pairs(store, reverse))
+
+
+def walk_versions(store: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
+    return ((key, latest.value) for key, latest in walk_pairs(store, reverse))
 
 
 def as_session(key: Any) -> ms.Windowed:
@@ -87,6 +91,7 @@ KINDS: dict[str, Kind] = {
         kept(stores.versioned, history_retention=50_000),
         lambda store, key, value: store.put(key, value, TIME_MS),
         version,
+        walk_versions,
     ),
 }
 
@@ -121,7 +126,6 @@ def harness(open_harness: Callable[..., StoreHarness]) -> StoreHarness:
 
 
 def walked(kind: Kind, harness: StoreHarness, *, reverse: bool = False) -> list[tuple[Any, Any]]:
-    assert kind.walk is not None
     return list(kind.walk(harness.store, reverse))
 
 
@@ -162,8 +166,6 @@ def test_a_batch_that_only_reads_changes_nothing(kind: Kind, harness: StoreHarne
 
 
 def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: StoreHarness) -> None:
-    if kind.walk is None:
-        return
     for key in ("a", "c", "e"):
         kind.put(harness.store, key, 1)
     harness.commit()
@@ -178,8 +180,6 @@ def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: StoreHar
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: StoreHarness, reverse: bool) -> None:
-    if kind.walk is None:
-        return
     kind.put(harness.store, "a", 1)
     kind.put(harness.store, "c", 1)
     harness.commit()
@@ -188,13 +188,11 @@ def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: StoreHarn
     for key, value in (("a", None), ("b", 5), ("d", 5)):
         kind.put(harness.store, key, value)
     expected = [("a", 1), ("b", 1), ("c", 1)]
-    seen = [(getattr(key, "key", key), value) for key, value in walk]
+    seen = [(getattr(key, "key", key), getattr(value, "value", value)) for key, value in walk]
     assert seen == (expected[::-1] if reverse else expected)
 
 
 def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, harness: StoreHarness) -> None:
-    if kind.walk is None:
-        return
     for key in ("a", "b"):
         kind.put(harness.store, key, 1)
     for key, value in kind.walk(harness.store, False):
@@ -228,10 +226,9 @@ def test_keys_that_begin_with_each_other_are_kept_apart(
             assert kind.get(harness.store, other) is None
     for _ in range(2):
         assert [kind.get(harness.store, key) for key in TANGLED] == list(range(len(TANGLED)))
-        if kind.walk is not None:
-            in_order = sorted(zip(TANGLED, range(len(TANGLED)), strict=True))
-            assert walked(kind, harness) == in_order
-            assert walked(kind, harness, reverse=True) == in_order[::-1]
+        in_order = sorted(zip(TANGLED, range(len(TANGLED)), strict=True))
+        assert walked(kind, harness) == in_order
+        assert walked(kind, harness, reverse=True) == in_order[::-1]
         harness.commit()
 
 
@@ -344,7 +341,7 @@ def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
     for _ in range(2):
         found = [kind.get(harness.store, key) for key in ("a", "b", "c")]
         assert found == [None, (1, 1) if timestamped else 1, None]
-        assert kind.walk is None or [key for key, _ in walked(kind, harness)] == ["b"]
+        assert [key for key, _ in walked(kind, harness)] == ["b"]
         harness.commit()
     harness.close()
 

@@ -77,6 +77,18 @@ def test_a_failure_behind_a_call_says_that_its_bytes_are_not_those_that_were_rea
     assert dict(found.headers)["millstream.error.record"] == b"operator"
 
 
+def test_a_record_is_a_dead_letter_if_a_header_describes_a_failure() -> None:
+    replayed = Envelope(TopicPartition("in", 0), 4, b"k", b"v", 1, read_from("in").sent_back())
+    letters = (
+        read_from("in"),
+        letter(("__streams.errors.message", "")),
+        letter(),
+        letter(("mine", "1")),
+        replayed,
+    )
+    assert [each.is_letter for each in letters] == [True, True, False, False, False]
+
+
 def test_a_letter_of_kafka_streams() -> None:
     kafka_headers = {"exception": "java.lang.ArithmeticException", "message": "/ by zero", "stacktrace": "at A", "topic": "in",
               "partition": "1", "offset": "7"}  # fmt: skip

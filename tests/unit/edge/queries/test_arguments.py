@@ -51,7 +51,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     made.close()
 
 
-def reader(answers: Answers, name: str, **options: Any) -> StoreReader:
+def reader(answers: Answers, name: str, **options: Any) -> StoreReader[Any, Any]:
     return StoreReader(name, answers.answer, **options)
 
 
@@ -105,6 +105,7 @@ def test_arguments_that_fit_are_answered(answers: Answers) -> None:
     assert [count for _, count in minutes.fetch_range(None, "z", 0, NOW)] == [3]
     assert visits.find_sessions("tea", NOW, NOW) == visits.fetch("tea") == visits.fetch_range(None, None)
     assert reader(answers, "rates").get("usd", NOW).value == "1.1"
+    assert reader(answers, "rates").all() == [("usd", ms.VersionedRecord("1.1", NOW))]
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def list_letters(
             offsets=offset,
         )
         queue = _queue(topic, bootstrap_servers, group)
-        print_list(queue.read(pending=pending), choice, limit, as_json=as_json)
+        print_list(queue, choice, limit, pending=pending, as_json=as_json)
 
 
 @letters.command("show")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -13,8 +14,13 @@ import typer
 from millstream.core.model.errors import SettingsError
 from millstream.core.runtime.reset import timestamp_ms
 from millstream.edge.cli.terminal_text import printable
-from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest, Tally
-from millstream.edge.dead_letters.envelope import OURS, THEIRS, Chosen, Envelope
+from millstream.edge.dead_letters.dead_letter_queue import (
+    DeadLetterQueue,
+    LetterNotFoundError,
+    ReplayRequest,
+    Tally,
+)
+from millstream.edge.dead_letters.envelope import FAILURE_HEADERS, OURS, THEIRS, Chosen, Envelope
 from millstream.testing.slice_file import json_value
 
 _COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
@@ -55,22 +61,45 @@ def chosen(
 
 
 def print_list(
-    found: Iterable[tuple[Envelope, bool]], choice: Chosen, limit: int | None, *, as_json: bool
+    queue: DeadLetterQueue, choice: Chosen, limit: int | None, *, pending: bool, as_json: bool
 ) -> None:
     """Print dead letters, one per line, each with whether it was replayed.
 
     Args:
         limit: The maximum number; None for all.
+        pending: Whether to omit replayed dead letters.
+
+    Raises:
+        LetterNotFoundError: If the topic has records, but no dead letters.
     """
-    letters = islice(((letter, was) for letter, was in found if choice.has(letter)), limit)
+    seen: Counter[bool] = Counter()
+    letters = _letters(queue.read(pending=pending), seen)
+    listed = islice((pair for pair in letters if choice.has(pair[0])), limit)
     if as_json:
-        for letter, was in letters:
+        for letter, was in listed:
             typer.echo(json.dumps(plain(letter, was)))
-        return
-    rows = [_row(letter, was) for letter, was in letters]
-    for line in _table(rows):
-        typer.echo(line)
-    typer.echo(f"{len(rows):,} dead letter{'' if len(rows) == 1 else 's'}")
+    else:
+        rows = [_row(letter, was) for letter, was in listed]
+        for line in _table(rows):
+            typer.echo(line)
+        typer.echo(f"{len(rows):,} dead letter{'' if len(rows) == 1 else 's'}")
+    others = seen[False]
+    if others and not seen[True] and not pending:  # with pending, replayed dead letters are not seen
+        raise LetterNotFoundError(
+            f"topic {queue.topic!r} is not a dead-letter topic: none of its records ({others:,}) has {FAILURE_HEADERS}"
+        )
+    if others:
+        typer.echo(
+            f"left out: {others:,} record{'' if others == 1 else 's'} without {FAILURE_HEADERS}", err=True
+        )
+
+
+def _letters(found: Iterable[tuple[Envelope, bool]], seen: Counter[bool]) -> Iterator[tuple[Envelope, bool]]:
+    """Yield the dead letters among records; count them under True, and the other records under False."""
+    for letter, was in found:
+        seen[letter.is_letter] += 1
+        if letter.is_letter:
+            yield letter, was
 
 
 def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
