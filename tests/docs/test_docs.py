@@ -1,8 +1,8 @@
 """The documentation is true: its programs run and print what it says, its links lead somewhere, its tables match the code.
 
 The Python blocks of a page run in order in one namespace, as a reader would type them, but for those that say a file: each is
-a module. An ``output`` block behind one is what it prints. ``py`` is a program of another library, which does not run. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their
-page.
+a module. An ``output`` block behind one is what it prints. ``py`` and ``java`` are programs for other libraries, which only ``make peers``
+runs. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their page.
 """
 
 from __future__ import annotations

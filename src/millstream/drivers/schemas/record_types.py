@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -30,6 +30,7 @@ _PRIMITIVES: Final[Mapping[Any, Any]] = {
 }
 _KEPT: Final = (bytes, datetime, date, UUID, Decimal)
 """Types that Avro's library converts itself."""
+_CACHE: Final = "__msgspec_cache__"
 
 
 def is_record(of: Any) -> bool:
@@ -63,6 +64,7 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
         found: dict[str, Any] = of.model_json_schema()
     else:
         (reference,), parts = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
+        drop_caches(of)
         parts = dict(parts)
         own = parts.pop(reference["$ref"].rpartition("/")[2])
         found = {**own, "$defs": parts} if parts else own
@@ -101,6 +103,38 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
 def is_pydantic(of: Any) -> bool:
     """Return whether a type is a pydantic model."""
     return hasattr(of, "model_validate") and hasattr(of, "model_json_schema")
+
+
+def parts_of(kind: Any) -> list[Any]:
+    """Return the descriptions of a type and of the types in it.
+
+    Raises:
+        TypeError: If msgspec does not support the type.
+    """
+    return list(_parts(msgspec.inspect.type_info(kind), set()))
+
+
+def drop_caches(kind: Any) -> None:
+    """Remove what msgspec has stored in the classes of a type. Decoders that exist do not need it.
+
+    It cannot be pickled, and a class of the program that is run (``__main__``) is pickled with its attributes.
+    """
+    for part in parts_of(kind):
+        owner = getattr(part, "cls", None)
+        if isinstance(owner, type) and _CACHE in vars(owner):
+            delattr(owner, _CACHE)
+
+
+def _parts(info: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield the description of a type and those of the types in it, which may contain themselves."""
+    if isinstance(info, tuple):
+        for each in info:
+            yield from _parts(each, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
+        seen.add(id(info))
+        yield info
+        for name in info.__struct_fields__:
+            yield from _parts(getattr(info, name), seen)
 
 
 def _record(of: type[Any], known: dict[type[Any], str]) -> dict[str, Any]:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.record_types import is_pydantic
+from millstream.drivers.schemas.record_types import drop_caches, is_pydantic, parts_of
 
 
 class TypedJson:
-    """JSON of a type that msgspec supports. Picklable."""
+    """JSON of a type that msgspec supports. Picklable, also where the planner leaves out the type (``drivers/spark/outline.py``)."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
-        self._decoder = msgspec.json.Decoder(kind)
         self._encoder = msgspec.json.Encoder()
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        decoder = msgspec.json.Decoder(self._kind)
+        drop_caches(self._kind)
+        return decoder
 
     def __reduce__(self) -> tuple[type[TypedJson], tuple[Any]]:
         return TypedJson, (self._kind,)
@@ -90,22 +95,11 @@ def typed_json(kind: Any, name: str | None) -> Serde[Any]:
 
 def _supported(kind: Any) -> Any:
     try:
-        parts = _parts(msgspec.inspect.type_info(kind), set())
-        unknown = [part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType)]
+        parts = parts_of(kind)
+        drop_caches(kind)
     except TypeError as error:
         raise SettingsError(f"serdes.typed({kind!r}): {error}") from None
+    unknown = [part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType)]
     if unknown:
         raise SettingsError(f"serdes.typed({kind!r}): msgspec does not support {unknown[0]!r}")
     return kind
-
-
-def _parts(info: Any, seen: set[int]) -> Iterator[Any]:
-    """Yield the description of a type and those of the types in it, which may contain themselves."""
-    if isinstance(info, tuple):
-        for each in info:
-            yield from _parts(each, seen)
-    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
-        seen.add(id(info))
-        yield info
-        for name in info.__struct_fields__:
-            yield from _parts(getattr(info, name), seen)

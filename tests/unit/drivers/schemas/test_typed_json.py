@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from enum import Enum
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pyspark import cloudpickle
 
 import millstream as ms
 from millstream.core.model.errors import SerdeError, SettingsError
+from millstream.drivers.spark.outline import from_outline, outline
 
 
 class Size(Enum):
@@ -42,6 +44,22 @@ def test_objects_come_back(value: Any) -> None:
     serde = pickle.loads(pickle.dumps(ms.serdes.typed(type(value))))
     assert serde.name == f"json:{type(value).__name__}"
     assert serde.deserialize(serde.serialize(value)) == value
+
+
+def test_classes_of_the_program_itself_are_pickled_with_a_serde() -> None:
+    line = make_dataclass("Line", [("cents", int)], namespace={"__module__": "__main__"})
+    order = make_dataclass("Order", [("lines", list[line])], namespace={"__module__": "__main__"})  # type: ignore[valid-type]
+    value = order([line(250)])
+    serde: ms.Serde[Any] = ms.serdes.typed(order)
+    cloudpickle.dumps(ms.serdes.json_schema(order, registry="http://localhost"))
+    for _ in range(2):
+        assert serde.deserialize(serde.serialize(value)) == value
+        serde, order, value = cloudpickle.loads(cloudpickle.dumps((serde, order, value)))
+
+
+@pytest.mark.parametrize("kind", [Customer, Tree])
+def test_the_outline_of_a_topology_leaves_out_the_type(kind: Any) -> None:
+    assert from_outline(outline(ms.serdes.typed(kind))).name == f"json:{kind.__name__}"
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"name":1}', b'"\xff"'])
