@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -97,7 +98,17 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
     def convert(data: Any) -> Any:
         return msgspec.convert(data, of, builtin_types=_KEPT, strict=False)
 
-    return convert
+    owners = [owner for owner in _owners(of) if _is_pickled_with_attributes(owner)]
+    if not owners:
+        return convert
+
+    def convert_and_forget(data: Any) -> Any:
+        try:
+            return convert(data)
+        finally:
+            _drop(owners)
+
+    return convert_and_forget
 
 
 def is_pydantic(of: Any) -> bool:
@@ -119,10 +130,24 @@ def drop_caches(kind: Any) -> None:
 
     It cannot be pickled, and a class of the program that is run (``__main__``) is pickled with its attributes.
     """
-    for part in parts_of(kind):
-        owner = getattr(part, "cls", None)
-        if isinstance(owner, type) and _CACHE in vars(owner):
+    _drop(_owners(kind))
+
+
+def _drop(owners: Iterable[type[Any]]) -> None:
+    for owner in owners:
+        if _CACHE in vars(owner):
             delattr(owner, _CACHE)
+
+
+def _owners(kind: Any) -> list[type[Any]]:
+    """Return the classes of a type, in which msgspec stores a cache."""
+    owners = (getattr(part, "cls", None) for part in parts_of(kind))
+    return [owner for owner in owners if isinstance(owner, type)]
+
+
+def _is_pickled_with_attributes(kind: type[Any]) -> bool:
+    """Return whether a class belongs to the program that is run in this process. Its workers load it under the same name, from elsewhere."""
+    return getattr(sys.modules.get("__main__"), kind.__name__, None) is kind
 
 
 def _parts(info: Any, seen: set[int]) -> Iterator[Any]:

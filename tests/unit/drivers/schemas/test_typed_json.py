@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass, make_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,30 @@ from pyspark import cloudpickle
 import millstream as ms
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.drivers.spark.outline import from_outline, outline
+
+PROGRAM = """
+from dataclasses import dataclass
+
+from pyspark import cloudpickle
+
+import millstream as ms
+
+
+@dataclass
+class Line:
+    cents: int
+
+
+@dataclass
+class Order:
+    lines: list[Line]
+
+
+orders = ms.serdes.{form}(Order, registry="mock://shop")
+for _ in range(2):
+    assert orders.deserialize(orders.serialize(Order([Line(250)]))) == Order([Line(250)])
+    cloudpickle.dumps((orders, lambda: Order([])))
+"""
 
 
 class Size(Enum):
@@ -55,6 +82,13 @@ def test_classes_of_the_program_itself_are_pickled_with_a_serde() -> None:
     for _ in range(2):
         assert serde.deserialize(serde.serialize(value)) == value
         serde, order, value = cloudpickle.loads(cloudpickle.dumps((serde, order, value)))
+
+
+@pytest.mark.parametrize("form", ["avro", "json_schema"])
+def test_classes_of_the_program_itself_are_pickled_after_records_were_read(form: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(form=form))
+    subprocess.run([sys.executable, str(program)], check=True)
 
 
 @pytest.mark.parametrize("kind", [Customer, Tree])
