@@ -5,12 +5,16 @@ micro-batch first needs it, and closed at the end of the micro-batch, which take
 either the other worker is about to finish, or Spark has abandoned it while it was still running.
 
 Each byte store is a column family, so that it can be dropped with its files and counted separately. Column families are numbered.
-The default column family maps byte stores to numbers, in the same write batch as the version. A number without a byte store is the remains
-of a crash and is dropped.
+The default column family maps byte stores to numbers, in the same write batch as the version. A number without a byte store was dropped,
+or is the remains of a crash. Its column family is dropped when the database is opened the next time: dropping takes effect at once, but
+the version that no longer has the byte store is on disk only after the flush.
 
-There is no write-ahead log. When the database is closed, memory is flushed atomically for all column families (``atomic_flush``). After
-a crash, all of them therefore have the content of one earlier version, from which the copy catches up. Flushing or closing a single
-column family would break this, so the database is closed by dropping all references to it.
+There is no write-ahead log. Before the database is closed, memory is flushed atomically for all column families (``atomic_flush``). After
+a crash, all of them therefore have the content of one earlier version, from which the copy catches up. Queries read the same files.
+
+A handle of rocksdict flushes its own column family when it is released, without the others. If handles had anything left to flush, the
+files would have the new version before its content, for a reader for some milliseconds, and after a crash for good. Every path that
+releases the database therefore flushes it before (``_Database.close``).
 """
 
 from __future__ import annotations
@@ -117,7 +121,7 @@ class RocksCopy(DirectoryCopy):
 
     def wipe(self) -> None:
         self._opened()  # ensures that no other process has the database open
-        self._database = None
+        self._close_database()
         self.directory.clear(MISSING)
 
     def names(self) -> frozenset[str]:
@@ -137,17 +141,19 @@ class RocksCopy(DirectoryCopy):
         if self._view is not None:
             self._view.close()
             self._view = None
+        self._close_database()
         error = self.directory.damage
         if error is not None:
-            self._database = None
             self.directory.throw_away()
             raise error
+
+    def _close_database(self) -> None:
         if self._database is not None:
-            self._database.settle()
+            self._database.close()
             self._database = None
 
     def _failed(self, error: Exception) -> StoreError:
-        self._database = None
+        self._close_database()
         failed = _failure(self.directory, error)
         self.directory.throw_away()
         return failed
@@ -220,7 +226,7 @@ class _Database:
     def __init__(self, path: str, opts: rocksdict.Options) -> None:
         self._options = opts
         known = families(path, opts) if os.path.exists(f"{path}/CURRENT") else {}
-        self.meta = rocksdict.Rdict(path, opts, known or None)
+        self.meta = rocksdict.Rdict(path, opts, known)
         self.numbers = store_numbers(self.meta)
         self._next = max(map(int, known), default=0) + 1
         for name in known.keys() - self.numbers.values():
@@ -228,17 +234,17 @@ class _Database:
         self._families: dict[str, Any] = {}
 
     def family(self, store: str) -> Any:
-        if store not in self._families:
-            self._families[store] = self.meta.get_column_family(self.numbers[store])
-        return self._families[store]
+        number = self.numbers[store]
+        if number not in self._families:
+            self._families[number] = self.meta.get_column_family(number)
+        return self._families[number]
 
     def write(
         self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
     ) -> None:
         batch = rocksdict.WriteBatch(raw_mode=True)
-        gone = [self.numbers.pop(store) for store in dropped if store in self.numbers]
         for store in dropped:
-            self._families.pop(store, None)
+            self.numbers.pop(store, None)
             batch.delete(_NAME + store.encode())
         for store, items in changes.items():
             if store not in self.numbers:
@@ -253,22 +259,23 @@ class _Database:
                     put(key, value, handle)
         batch.put(VERSION, version_to_bytes(version))
         self.meta.write(batch, unlogged())
-        for number in gone:
-            self.meta.drop_column_family(number)
 
-    def settle(self) -> None:
-        """Wait a limited time for running compactions.
+    def close(self) -> None:
+        """Wait a limited time for running compactions, then flush all column families at once.
 
-        Closing aborts them. With short micro-batches, none would ever finish, and files would accumulate until writes stall.
+        The end of the last reference aborts compactions. With short micro-batches, none would ever finish, and files would accumulate
+        until writes stall.
         """
         deadline = time.monotonic() + _SETTLE_S
         while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
+        # This is the flush of all column families. Afterwards nothing is left that a handle could flush alone.
+        self.meta.cancel_all_background(True)
 
     def _create(self, store: str) -> None:
         number = str(self._next)
         self._next += 1
-        self._families[store] = self.meta.create_column_family(number, self._options)
+        self._families[number] = self.meta.create_column_family(number, self._options)
         self.numbers[store] = number
 
 
