@@ -94,8 +94,9 @@ class _ReadOnly:
         path = str(directory.path / DATABASE)
         opened = reading_options()
         access = rocksdict.AccessType.read_only()
-        self._meta = rocksdict.Rdict(path, opened, families(path, opened), access_type=access)
-        self._numbers = store_numbers(self._meta)
+        known = families(path, opened)  # the writer may create more of them before they are opened
+        self._meta = rocksdict.Rdict(path, opened, known, access_type=access)
+        self._numbers = store_numbers(self._meta, known)
         self._directory = directory
         stored: Any = self._meta.get(VERSION)
         self.version = None if stored is None else version_from_bytes(stored)

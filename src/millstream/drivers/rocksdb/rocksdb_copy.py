@@ -209,10 +209,26 @@ def families(path: str, opts: rocksdict.Options) -> dict[str, rocksdict.Options]
     return {name: opts for name in rocksdict.Rdict.list_cf(path, opts) if name != _DEFAULT_FAMILY}
 
 
-def store_numbers(meta: rocksdict.Rdict) -> dict[str, str]:
-    """Return the column family of each byte store, read from the default column family."""
-    entries: Iterable[tuple[Any, Any]] = meta.items(from_key=_NAME)
-    return {key[len(_NAME) :].decode(): value.decode() for key, value in entries if key.startswith(_NAME)}
+def store_numbers(meta: rocksdict.Rdict, known: Collection[str]) -> dict[str, str]:
+    """Return the column family of each byte store, read from the default column family.
+
+    Args:
+        known: The opened column families.
+
+    Raises:
+        Exception: If the entries cannot be read, or the column family of a byte store is not open. rocksdict has no error class.
+    """
+    numbers: dict[str, str] = {}
+    cursor = meta.iter()
+    cursor.seek(_NAME)
+    while cursor.valid() and cursor.key().startswith(_NAME):
+        numbers[cursor.key()[len(_NAME) :].decode()] = cursor.value().decode()
+        cursor.next()
+    cursor.status()  # an error also ends the iteration
+    missing = set(numbers.values()).difference(known)
+    if missing:
+        raise StoreError(f"column families {', '.join(sorted(missing))} are missing")
+    return numbers
 
 
 class _Database:
@@ -227,7 +243,7 @@ class _Database:
         self._options = opts
         known = families(path, opts) if os.path.exists(f"{path}/CURRENT") else {}
         self.meta = rocksdict.Rdict(path, opts, known)
-        self.numbers = store_numbers(self.meta)
+        self.numbers = store_numbers(self.meta, known)
         self._next = max(map(int, known), default=0) + 1
         for name in known.keys() - self.numbers.values():
             self.meta.drop_column_family(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import rocksdict
 
+from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import Version
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.rocksdb import open_local_copy
@@ -17,7 +19,7 @@ from millstream.drivers.rocksdb.queries import RocksQueries
 from millstream.drivers.rocksdb.rocksdb_copy import _OPEN, DATABASE, RocksCopy
 from millstream.drivers.rocksdb.rocksdb_options import options
 
-FIRST = Version(1, "aa")
+FIRST, SECOND = Version(1, "aa"), Version(2, "bb")
 ROWS = [(b"%02d" % n, b"1") for n in range(50)]
 STORES = ("s", "t/1")
 MEMORY_BYTES = 16 << 20
@@ -100,3 +102,45 @@ class TestDroppedByteStores:
         copy.close_view()
         families = rocksdict.Rdict.list_cf(f"{directory}/{DATABASE}", options(MEMORY_BYTES))
         assert sorted(families) == ["5", "default"]
+
+
+class TestDatabasesWithoutAFamily:
+    """Files that name the column family of a byte store, but do not have it, are not a copy with an empty byte store."""
+
+    @pytest.fixture
+    def copy(self, directory: str) -> RocksCopy:
+        copy = open_local_copy(directory, MEMORY_BYTES)
+        copy.apply(dict.fromkeys(STORES, ROWS), FIRST)
+        copy.close_view()
+        path = f"{directory}/{DATABASE}"
+        database = rocksdict.Rdict(
+            path, options(MEMORY_BYTES), {"1": options(MEMORY_BYTES), "2": options(MEMORY_BYTES)}
+        )
+        database.drop_column_family("1")
+        del database
+        gc.collect()
+        return copy
+
+    def test_are_not_read(self, directory: str, copy: RocksCopy) -> None:
+        with pytest.raises(CopyMovedError):
+            seen(directory, FIRST)
+
+    def test_are_rebuilt(self, copy: RocksCopy) -> None:
+        assert (copy.version(), copy.why_empty()) == (None, "the local copy was damaged")
+
+
+def test_damaged_names_are_not_a_copy_without_byte_stores(directory: str, copy: RocksCopy) -> None:
+    """The names and the newest version are in different files."""
+    copy.apply({"s": ROWS}, FIRST)
+    copy.close_view()
+    copy.apply({"s": []}, SECOND)
+    copy.close_view()
+    (file,) = (path for path in Path(directory).rglob("*.sst") if b"name s" in path.read_bytes())
+    data = bytearray(file.read_bytes())
+    data[data.find(b"name s")] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CopyMovedError):
+        seen(directory, SECOND)
+    del _OPEN[directory]
+    again = open_local_copy(directory, 2 * MEMORY_BYTES)  # with a block cache of its own
+    assert (again.version(), again.why_empty()) == (None, "the local copy was damaged")
