@@ -21,7 +21,8 @@ from millstream.core.state.memory import NOTHING, MemoryStores
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.committed_views import CommittedViews, missing_copy
 from millstream.drivers.directory import CopyDirectory, version_from_bytes
-from millstream.drivers.rocksdb.rocksdb_copy import DATABASE, VERSION, RocksReader, families, store_numbers
+from millstream.drivers.rocksdb.rocksdb_copy import DATABASE, RocksReader
+from millstream.drivers.rocksdb.rocksdb_database import VERSION, families, store_numbers
 from millstream.drivers.rocksdb.rocksdb_options import reading_options
 
 
