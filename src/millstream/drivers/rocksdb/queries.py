@@ -21,7 +21,8 @@ from millstream.core.state.memory import NOTHING, MemoryStores
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.committed_views import CommittedViews, missing_copy
 from millstream.drivers.directory import CopyDirectory, version_from_bytes
-from millstream.drivers.rocksdb.rocksdb_copy import DATABASE, VERSION, RocksReader, families, store_numbers
+from millstream.drivers.rocksdb.rocksdb_copy import DATABASE, RocksReader
+from millstream.drivers.rocksdb.rocksdb_database import VERSION, families, store_numbers
 from millstream.drivers.rocksdb.rocksdb_options import reading_options
 
 
@@ -94,8 +95,9 @@ class _ReadOnly:
         path = str(directory.path / DATABASE)
         opened = reading_options()
         access = rocksdict.AccessType.read_only()
-        self._meta = rocksdict.Rdict(path, opened, families(path, opened), access_type=access)
-        self._numbers = store_numbers(self._meta)
+        known = families(path, opened)  # the writer may create more of them before they are opened
+        self._meta = rocksdict.Rdict(path, opened, known, access_type=access)
+        self._numbers = store_numbers(self._meta, known)
         self._directory = directory
         stored: Any = self._meta.get(VERSION)
         self.version = None if stored is None else version_from_bytes(stored)

@@ -3,14 +3,6 @@
 Only one process at a time can open a RocksDB database, and Spark's Python workers take turns. The database is therefore opened when a
 micro-batch first needs it, and closed at the end of the micro-batch, which takes a few ms. A worker that finds it locked waits:
 either the other worker is about to finish, or Spark has abandoned it while it was still running.
-
-Each byte store is a column family, so that it can be dropped with its files and counted separately. Column families are numbered.
-The default column family maps byte stores to numbers, in the same write batch as the version. A number without a byte store is the remains
-of a crash and is dropped.
-
-There is no write-ahead log. When the database is closed, memory is flushed atomically for all column families (``atomic_flush``). After
-a crash, all of them therefore have the content of one earlier version, from which the copy catches up. Flushing or closing a single
-column family would break this, so the database is closed by dropping all references to it.
 """
 
 from __future__ import annotations
@@ -20,8 +12,6 @@ import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
-
-import rocksdict
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
@@ -35,21 +25,15 @@ from millstream.drivers.directory import (
     log,
     on_its_way,
     version_from_bytes,
-    version_to_bytes,
 )
-from millstream.drivers.rocksdb.rocksdb_options import options, unlogged
+from millstream.drivers.rocksdb.rocksdb_database import VERSION, Database
+from millstream.drivers.rocksdb.rocksdb_options import options
 
 DATABASE: Final = "rocksdb"
 """Name of the database in the directory of a copy."""
-VERSION: Final = b"version"
-"""Key of the version in the default column family."""
 _HOLDER = "holder"
-_DEFAULT_FAMILY = "default"
-_NAME = b"name "
 _LOCK_WAIT_S = 10.0
 _POLL_S = 0.02
-_SETTLE_S = 2.0
-_RUNNING = "rocksdb.num-running-compactions"
 _LOG_AFTER_S = 1.0
 _LOCKED = ("lock file", "lock hold")
 _NO_ROOM = ("No space left", "File too large", "quota")
@@ -86,7 +70,7 @@ class RocksCopy(DirectoryCopy):
         super().__init__(CopyDirectory(directory))
         self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._options = options(memory_bytes)
-        self._database: _Database | None = None
+        self._database: Database | None = None
         self._view: RocksView | None = None
 
     def version(self) -> Version | None:
@@ -117,7 +101,7 @@ class RocksCopy(DirectoryCopy):
 
     def wipe(self) -> None:
         self._opened()  # ensures that no other process has the database open
-        self._database = None
+        self._close_database()
         self.directory.clear(MISSING)
 
     def names(self) -> frozenset[str]:
@@ -137,34 +121,36 @@ class RocksCopy(DirectoryCopy):
         if self._view is not None:
             self._view.close()
             self._view = None
+        self._close_database()
         error = self.directory.damage
         if error is not None:
-            self._database = None
             self.directory.throw_away()
             raise error
+
+    def _close_database(self) -> None:
         if self._database is not None:
-            self._database.settle()
+            self._database.close()
             self._database = None
 
     def _failed(self, error: Exception) -> StoreError:
-        self._database = None
+        self._close_database()
         failed = _failure(self.directory, error)
         self.directory.throw_away()
         return failed
 
-    def _opened(self) -> _Database:
+    def _opened(self) -> Database:
         if self._database is None:
             self._database = self._alone()
             (self.directory.path / _HOLDER).write_text(str(os.getpid()))
         return self._database
 
-    def _alone(self) -> _Database:
+    def _alone(self) -> Database:
         """Wait until no other process has the database open, and open it. A damaged database is deleted."""
         path = str(self.directory.path / DATABASE)
         began, logged, damaged = time.monotonic(), False, False
         while True:
             try:
-                return _Database(path, self._options)
+                return Database(path, self._options)
             except Exception as error:  # rocksdict has no error class for RocksDB's errors
                 if not any(sign in str(error) for sign in _LOCKED):
                     if damaged or any(sign in str(error) for sign in _NO_ROOM):
@@ -198,85 +184,11 @@ def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
     return directory.damaged(str(error))
 
 
-def families(path: str, opts: rocksdict.Options) -> dict[str, rocksdict.Options]:
-    """Return the column families of a database except the default one, with their options."""
-    return {name: opts for name in rocksdict.Rdict.list_cf(path, opts) if name != _DEFAULT_FAMILY}
-
-
-def store_numbers(meta: rocksdict.Rdict) -> dict[str, str]:
-    """Return the column family of each byte store, read from the default column family."""
-    entries: Iterable[tuple[Any, Any]] = meta.items(from_key=_NAME)
-    return {key[len(_NAME) :].decode(): value.decode() for key, value in entries if key.startswith(_NAME)}
-
-
-class _Database:
-    """An open database. It closes when the last reference to it, its families and its iterators is released.
-
-    Attributes:
-        meta: The default column family.
-        numbers: Column family by byte store.
-    """
-
-    def __init__(self, path: str, opts: rocksdict.Options) -> None:
-        self._options = opts
-        known = families(path, opts) if os.path.exists(f"{path}/CURRENT") else {}
-        self.meta = rocksdict.Rdict(path, opts, known or None)
-        self.numbers = store_numbers(self.meta)
-        self._next = max(map(int, known), default=0) + 1
-        for name in known.keys() - self.numbers.values():
-            self.meta.drop_column_family(name)
-        self._families: dict[str, Any] = {}
-
-    def family(self, store: str) -> Any:
-        if store not in self._families:
-            self._families[store] = self.meta.get_column_family(self.numbers[store])
-        return self._families[store]
-
-    def write(
-        self, changes: Mapping[str, list[StoreChange]], version: Version, dropped: Collection[str]
-    ) -> None:
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        gone = [self.numbers.pop(store) for store in dropped if store in self.numbers]
-        for store in dropped:
-            self._families.pop(store, None)
-            batch.delete(_NAME + store.encode())
-        for store, items in changes.items():
-            if store not in self.numbers:
-                self._create(store)
-                batch.put(_NAME + store.encode(), self.numbers[store].encode())
-            handle = self.meta.get_column_family_handle(self.numbers[store])
-            put, delete = batch.put, batch.delete
-            for key, value in items:
-                if value is None:
-                    delete(key, handle)
-                else:
-                    put(key, value, handle)
-        batch.put(VERSION, version_to_bytes(version))
-        self.meta.write(batch, unlogged())
-        for number in gone:
-            self.meta.drop_column_family(number)
-
-    def settle(self) -> None:
-        """Wait a limited time for running compactions.
-
-        Closing aborts them. With short micro-batches, none would ever finish, and files would accumulate until writes stall.
-        """
-        deadline = time.monotonic() + _SETTLE_S
-        while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-
-    def _create(self, store: str) -> None:
-        number = str(self._next)
-        self._next += 1
-        self._families[store] = self.meta.create_column_family(number, self._options)
-        self.numbers[store] = number
-
-
 class RocksView:
     """A consistent view of all byte stores. Implements ``ByteStores``. Valid until it is closed."""
 
-    def __init__(self, database: _Database, directory: CopyDirectory) -> None:
-        self._database: _Database | None = database
+    def __init__(self, database: Database, directory: CopyDirectory) -> None:
+        self._database: Database | None = database
         self._directory = directory
         self._open_references: weakref.WeakSet[RocksReader | _Scan] = weakref.WeakSet()
 

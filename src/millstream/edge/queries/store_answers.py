@@ -55,6 +55,7 @@ class _Readable:
 
     Attributes:
         copies: By number of the task, in order; empty for a global store.
+        complete: Whether all tasks of the plan have reported.
         furthest: Of a global store: how far its copies are filled. None for a store of tasks.
     """
 
@@ -63,6 +64,7 @@ class _Readable:
     part: SubTopology
     spec: StoreSpec
     copies: Mapping[int, _Copied]
+    complete: bool
     batch: int
     offsets: Offsets
     lag: int
@@ -100,7 +102,7 @@ class Answers:
         Raises:
             QueryError: If the store has no such method, or an argument does not fit.
             StoreError: If the application has ended, there is no such store, the lag is too large, or the local copy cannot be read
-                because it is being restored or its host cannot be reached.
+                because it is being restored, its host cannot be reached or not all of its tasks have run.
         """
         if self._closed:
             raise self._ended()
@@ -183,7 +185,9 @@ class Answers:
         if any(part.id == other.id for other in plan.global_parts):
             check_is_kept(store, plan)
             furthest = furthest_of(part, self._reports.of_tasks())
-        return _Readable(plan, revision, part, part.stores[store], copies, batch, offsets, lag, furthest)
+        complete = self._reports.are_complete(plan)
+        spec = part.stores[store]
+        return _Readable(plan, revision, part, spec, copies, complete, batch, offsets, lag, furthest)
 
     def _part_of(self, store: str, plan: Plan) -> SubTopology:
         parts = _parts(plan)
@@ -203,6 +207,8 @@ class Answers:
             return self._of_globals.answer(question, store.part, store.batch, store.furthest)
         if not store.copies:
             raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
+        if not store.complete:
+            raise CopyMovedError("not all of its tasks have run since the start or the last edit")
         if question.max_lag is not None and store.lag > question.max_lag:
             raise StoreError(
                 f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"

@@ -16,7 +16,7 @@ from millstream.core.runtime.task_report import StateReport, TaskReport
 from millstream.core.state.global_copy import progress_of
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from millstream.core.topology.stores import StoreSpec
+from millstream.core.topology.stores import SlicedSpec, StoreSpec
 from millstream.drivers.spark.executor.copies import CopiesSpec, directory_of_global
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json
 from millstream.edge.queries.copy_readers import open_reader
@@ -58,20 +58,28 @@ class TaskCopy:
         self._global: tuple[int, OpenGlobalStore] | None = None
 
     def store(self, spec: StoreSpec, report: TaskReport) -> Any:
-        """Return a store at the state in a report."""
+        """Return a store at the state in a report.
+
+        Raises:
+            CopyMovedError: If the report lacks the state of the store, or the copy does not have this state.
+        """
         if report is not self._report:
             self._show(report)
         store = self._stores.get(spec.name)
         if store is None:
-            memory = {} if report.state is None else report.state.memory.get(spec.name, {})
+            memory = _state_of(report).memory.get(spec.name)
+            if memory is None and isinstance(spec, SlicedSpec):
+                raise CopyMovedError(
+                    f"task {report.task} has not reported the slices of store {spec.name!r} yet"
+                )
             surroundings = _Surroundings(report.stream_time_ms)
-            store = self._stores[spec.name] = open_store(spec, self._view, surroundings, memory)
+            store = self._stores[spec.name] = open_store(spec, self._view, surroundings, memory or {})
         return store
 
     def _show(self, report: TaskReport) -> None:
         """Open a view of the state in a report. Opening it closes the view before, even if it fails."""
         self._forget()
-        self._view = self._open_reader().view((report.state or StateReport(0, (), {})).known)
+        self._view = self._open_reader().view(_state_of(report).known)
         self._report = report
 
     def _forget(self) -> None:
@@ -122,6 +130,12 @@ class TaskCopy:
         if self._closed:
             raise CopyMovedError("the local copy has been closed")
         return self._reader
+
+
+def _state_of(report: TaskReport) -> StateReport:
+    if report.state is None:
+        raise CopyMovedError(f"task {report.task} has not reported its state yet")
+    return report.state
 
 
 class _CopyId(NamedTuple):

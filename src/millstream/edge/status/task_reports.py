@@ -70,12 +70,16 @@ class TaskReports:
     _executors: dict[str, str] = field(default_factory=dict)
     _asked_ms: int = 0
     """Time of the last request for due tasks, ms since the epoch by the application's clock."""
+    _planned_for: Plan | None = None
+    _complete_for: Plan | None = None
+    """The plan whose tasks have all reported."""
 
     def planned(self, positions: Offsets, ends: Offsets | None, held_back_ms: int = 0) -> None:
         """Record the planner's view; ``ends`` is None if no broker answers."""
         with self.lock:
             self.revision += 1
             self._planned_at = time.monotonic()
+            self._planned_for = self.plan
             self.totals["held_back_ms"] += held_back_ms
             self.ends = self.ends if ends is None else ends
             for topic, partitions in positions.items():
@@ -101,6 +105,8 @@ class TaskReports:
             self.last_batch_ms = int(time.time() * 1000)  # noqa: TID251 - a metric
             for report in reports:
                 self._add(report)
+            if self._planned_for is self.plan:  # else Spark repeats the last micro-batch of the run before
+                self._complete_for = self.plan
             if self.plan is not None and self.plan.is_divided:
                 offsets = self._work.finished(offsets)
             for partition, offset in offsets.items():
@@ -298,6 +304,17 @@ class TaskReports:
             offsets = {topic: dict(self.positions[topic]) for topic in topics if topic in self.positions}
             return self.batch, own, offsets, sum(lag for topic, lag in self._lag().items() if topic in topics)
 
+    def are_complete(self, plan: Plan) -> bool:
+        """Return whether all tasks of a plan have reported.
+
+        The first micro-batch that a run plans starts all tasks. Before it, Spark may repeat a micro-batch of the run before, which starts
+        only tasks that have records. Reports of an edited plan are used until the first micro-batch of the new plan, but only if both
+        plans keep the same stores in the same tasks.
+        """
+        with self.lock:
+            known = self._complete_for
+        return known is plan or (known is not None and _keeping(known) == _keeping(plan))
+
     def of_tasks(self) -> Mapping[str, TaskReport]:
         """Return the last report of each task."""
         with self.lock:
@@ -333,6 +350,11 @@ class TaskReports:
             restores = self.restores.items()
             found.take((measures.RESTORING.name, of, max(now.total - now.done, 0)) for of, now in restores)
             return found
+
+
+def _keeping(plan: Plan) -> tuple[Mapping[str, str], tuple[int, ...]]:
+    """Return which stores the tasks of a plan keep, and into how many tasks a partition is divided."""
+    return plan.store_fingerprints(), tuple(sub.ranges for sub in plan.subtopologies if sub.stores)
 
 
 def _counts(numbers: Mapping[str, float]) -> dict[str, int]:

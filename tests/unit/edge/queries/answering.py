@@ -48,17 +48,18 @@ def answers_of(topology: Topology, directory: Path, fill: Mapping[str, Fill]) ->
             fill[name](store)
             changes.update(store.drain().changes)
             memory[name] = store.memory()
-        _write(str(directory / f"{sub.id}_0" / "lmdb"), changes, manifest)
+        write_copy(str(directory / f"{sub.id}_0" / "lmdb"), changes, manifest)
         state = StateReport(manifest.version, manifest.history, memory)
         offsets = {TopicPartition(topic, 0): 3 for topic in sub.source_topics}
         committed.append(TaskReport(f"{sub.id}_0", offsets, stream_time_ms=NOW, state=state))
+    reports.planned({}, {})
     reports.committed(7, committed)
     engines = {name: "lmdb" for sub in plan.subtopologies for name in sub.stores}
     spec = CopiesSpec(str(directory), {}, engines, 0)
     return Answers("shop", Copies(lambda: spec, cast(StoreHosts, NoHosts())), reports, lambda: plan)
 
 
-def _write(directory: str, changes: Mapping[str, Sequence[StoreChange]], manifest: Manifest) -> None:
+def write_copy(directory: str, changes: Mapping[str, Sequence[StoreChange]], manifest: Manifest) -> None:
     """Write a local copy and close it: LMDB lets a process open a file only once."""
     engine = COPIES["lmdb"]
     copy = engine.open(directory)

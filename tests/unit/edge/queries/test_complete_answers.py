@@ -1,0 +1,120 @@
+"""An answer has the parts of all tasks, or it waits: a task whose state is not known is not a task without entries."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from threading import Timer
+from typing import cast
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import CopyMovedError, StoreError
+from millstream.core.queries.question import Question
+from millstream.core.runtime.task_report import StateReport, TaskReport
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
+from millstream.core.state.segments.log import Manifest, advanced
+from millstream.core.topology.plan import Plan
+from millstream.drivers.spark.executor.copies import CopiesSpec
+from millstream.edge.queries import store_answers
+from millstream.edge.queries.store_answers import Answers
+from millstream.edge.queries.store_hosts import StoreHosts
+from millstream.edge.queries.task_copies import Copies, TaskCopy
+from millstream.edge.status.task_reports import TaskReports
+
+from .answering import NoHosts, write_copy
+
+ALL = Question("counts", "all")
+FIRST = advanced(Manifest(), "first")
+
+
+def plan_of(store: str = "counts", factor: int = 1) -> Plan:
+    builder = ms.StreamsBuilder()
+    stream = builder.stream("words", key=ms.serdes.string, value=ms.serdes.int64)
+    stream.filter(ms.col("value") > factor).group_by_key().count(store=store)
+    return builder.build().plan("shop")
+
+
+class Shop:
+    """An application with two tasks, and one word in each."""
+
+    def __init__(self, directory: Path) -> None:
+        self.plan = plan_of()
+        self.reports = TaskReports(plan=self.plan)
+        self.of_tasks = [self._filled(directory, number, word) for number, word in enumerate(("rum", "tea"))]
+        spec = CopiesSpec(str(directory), {}, {"counts": "lmdb", "renamed": "lmdb"}, 0)
+        copies = Copies(lambda: spec, cast(StoreHosts, NoHosts()))
+        self.answers = Answers("shop", copies, self.reports, lambda: self.plan)
+
+    def _filled(self, directory: Path, number: int, word: str) -> TaskReport:
+        store = open_store(self.plan.subtopologies[0].stores["counts"], MemoryStores())
+        store.put(word, (1, 0))
+        task = f"0_{number}"
+        write_copy(str(directory / task / "lmdb"), store.drain().changes, FIRST)
+        return TaskReport(task, state=StateReport(FIRST.version, FIRST.history, {}))
+
+    def run_first_batch(self, number: int) -> None:
+        """Do what the first micro-batch of a run does: it starts all tasks."""
+        self.reports.planned({}, {})
+        self.reports.committed(number, self.of_tasks)
+
+    def edit(self, plan: Plan) -> None:
+        self.plan = self.reports.plan = plan
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setattr(store_answers, "_WAIT_S", 0.2)
+    return Shop(tmp_path)
+
+
+def test_a_repeated_micro_batch_of_the_run_before_starts_only_some_tasks(shop: Shop) -> None:
+    with pytest.raises(StoreError, match="have not started yet"):
+        shop.answers.answer(ALL)
+    shop.reports.committed(6, shop.of_tasks[:1])
+    for question in (ALL, Question("counts", "get", ("tea",)), Question("counts", "approximate_count")):
+        with pytest.raises(StoreError, match=r"not all of its tasks have run since the start"):
+            shop.answers.answer(question)
+    shop.run_first_batch(7)
+    assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
+    shop.reports.committed(8, shop.of_tasks[:1])
+    assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
+
+
+def test_a_question_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_answers, "_WAIT_S", 30.0)
+    shop.reports.committed(6, shop.of_tasks[:1])
+    Timer(0.1, shop.run_first_batch, [7]).start()
+    began = time.monotonic()
+    answer = shop.answers.answer(ALL)
+    assert (answer.value, answer.batch) == ([("rum", 1), ("tea", 1)], 7)
+    assert time.monotonic() - began < 20
+
+
+def test_an_edit_that_keeps_the_stores_needs_no_wait(shop: Shop) -> None:
+    shop.run_first_batch(7)
+    shop.edit(plan_of(factor=2))
+    assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
+
+
+def test_reports_of_a_plan_with_other_stores_say_nothing_about_those_of_an_edit(shop: Shop) -> None:
+    shop.run_first_batch(7)
+    shop.edit(plan_of("renamed"))
+    with pytest.raises(StoreError, match="or the last edit"):
+        shop.answers.answer(Question("renamed", "all"))
+
+
+def test_a_report_without_the_state_of_a_store_is_not_an_empty_store() -> None:
+    class Nothing:
+        def view(self, known: Manifest) -> MemoryStores:
+            return MemoryStores()
+
+    counts = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
+    visits = ms.stores.session("visits", ms.serdes.string, ms.serdes.int64, retention=60_000)
+    copy = TaskCopy(Nothing())  # type: ignore[arg-type]
+    with pytest.raises(CopyMovedError, match="task 0_1 has not reported its state yet"):
+        copy.store(counts, TaskReport("0_1"))
+    with pytest.raises(CopyMovedError, match="has not reported the slices of store 'visits' yet"):
+        copy.store(visits, TaskReport("0_1", state=StateReport(1, ("a",), {"counts": {}})))
