@@ -3,6 +3,9 @@
 Each directory has a random name, so no other user can occupy it in advance. Its mode is 0700, so the files in it need no modes of their
 own. A process holds a lock in the directory that it uses. The next process removes the directories of killed processes, whose locks are
 free.
+
+The process locks the directory itself, too. systemd-tmpfiles removes from ``/tmp`` what was not used for some days, but nothing from a locked
+directory (``tmpfiles.d(5)``).
 """
 
 from __future__ import annotations
@@ -62,15 +65,15 @@ def _process_directory() -> Path:
     directory = private_directory()
     lock = locked(directory / "process.lock")
     assert lock is not None
+    fcntl.flock(os.open(directory, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
     atexit.register(_remove, directory, lock, os.getpid())
     return directory
 
 
 def directory_behind(link: Path) -> Path:
     """Return the private directory that a symbolic link refers to. The first caller creates both."""
-    parent = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX)
+    with link.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         with suppress(OSError):
             target = link.readlink()
             if is_private(target):
@@ -80,8 +83,6 @@ def directory_behind(link: Path) -> Path:
         link.unlink(missing_ok=True)
         link.symlink_to(made)
         return made
-    finally:
-        os.close(parent)
 
 
 def remove_abandoned() -> None:

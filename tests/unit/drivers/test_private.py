@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -81,7 +82,7 @@ def test_all_that_follow_a_link_find_one_directory(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(private.directory_behind, [tmp_path / "link"] * 64))
     assert len(set(found)) == 1
-    assert [path.name for path in tmp_path.iterdir() if path.name != "link"] == [found[0].name]
+    assert list(tmp_path.glob(f"{private.PREFIX}*")) == [found[0]]
 
 
 @pytest.mark.parametrize("state", ["gone", "open to others"])
@@ -107,9 +108,12 @@ def start_user(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def test_the_directory_of_a_process_goes_with_it(tmp_path: Path) -> None:
+def test_the_directory_of_a_process_is_locked_and_goes_with_it(tmp_path: Path) -> None:
     process, directory = start_user(tmp_path)
-    assert directory.is_dir()
+    opened = os.open(directory, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as systemd-tmpfiles does
+    os.close(opened)
     process.communicate()
     assert not directory.exists()
 
