@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.election import SESSION_MS, Election
 
 from .helpers import Apps
@@ -21,8 +22,10 @@ pytestmark = pytest.mark.broker
 TAKEOVER_S = 10.0
 CANDIDATE = """
 import sys, threading
+from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.election import Election
-candidate = Election({"bootstrap.servers": sys.argv[1]}, sys.argv[2], 1, 30)
+settings = {"bootstrap.servers": sys.argv[1]}
+candidate = Election(settings, Broker(settings, sys.argv[2]), sys.argv[2], 1)
 candidate.when_replaced(lambda: print("replaced", flush=True))
 candidate.wait()
 print("elected", flush=True)
@@ -31,7 +34,8 @@ threading.Event().wait()
 
 
 def candidate(apps: Apps) -> Election:
-    return Election({"bootstrap.servers": apps.kafka.bootstrap_servers}, apps.id, 1, 30)
+    settings = {"bootstrap.servers": apps.kafka.bootstrap_servers}
+    return Election(settings, Broker(settings, apps.id), apps.id, 1)
 
 
 @contextmanager

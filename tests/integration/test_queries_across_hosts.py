@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import MillstreamError
+from millstream.core.model.errors import MillstreamError, StoreError
 from millstream.testing import EmbeddedKafka
 
 from .clusters import ClusterOfHosts, Daemon
@@ -31,6 +31,7 @@ APPLICATION = "across-hosts"
 SOURCE, PRICES = "across-hosts-in", "across-hosts-prices"
 NOW = 1_700_000_000_000
 WORDS = [f"word-{n}" for n in range(40)]
+STORES = ("counts", "by-minute", "visits")
 _PROGRAM = """
 import json, sys
 import millstream as ms
@@ -89,6 +90,14 @@ class Counting:
             return False
         return sum(offsets.get(SOURCE, {}).values()) == self.produced
 
+    def is_readable(self, store: str) -> bool:
+        """Return whether all tasks of a store answer. On a busy machine, a micro-batch may take longer than a query waits."""
+        try:
+            self.application.store(store).all()
+        except StoreError:
+            return False
+        return True
+
     def hosts(self) -> set[str]:
         return {executor.partition("/")[0] for executor in self.application.status()["placed"].values()}
 
@@ -141,6 +150,7 @@ def test_queries_reach_the_copies_of_other_hosts(kafka: EmbeddedKafka, cluster: 
         counting.produce(200)
         eventually(counting.read_all, "more records to be read", within_s=120)
         assert counting.check_positions() == len(WORDS)
+        eventually(lambda: all(map(counting.is_readable, STORES)), "the copies to be complete", within_s=120)
         check_all_methods(counting)
     finally:
         counting.program.kill()
@@ -148,7 +158,7 @@ def test_queries_reach_the_copies_of_other_hosts(kafka: EmbeddedKafka, cluster: 
 
 def check_all_methods(counting: Counting) -> None:
     """Compare what every kind of query returns with plain Python."""
-    counts, minutes, visits = (counting.application.store(name) for name in ("counts", "by-minute", "visits"))
+    counts, minutes, visits = map(counting.application.store, STORES)
     words = [WORDS[n % len(WORDS)] for n in range(counting.produced)]
     expected = sorted(Counter(words).items())
     assert counts.all() == expected

@@ -55,8 +55,9 @@ class Election:
     """A candidate of the election. It takes part from its creation until :meth:`leave`.
 
     Args:
+        settings: The settings of its consumer.
+        broker: Answers requests about the topic and the group.
         replication_factor: Number of replicas of the topic, if it is created. -1 means the broker's default.
-        timeout_s: Timeout of a request, in seconds.
 
     Attributes:
         rivals: The client ids of the living members that the group had when this candidate joined.
@@ -66,10 +67,10 @@ class Election:
     """
 
     def __init__(
-        self, settings: ClientSettings, application_id: str, replication_factor: int, timeout_s: float
+        self, settings: ClientSettings, broker: Broker, application_id: str, replication_factor: int
     ) -> None:
         self._topic = driver_topic(application_id)
-        self._broker = Broker(settings, self._topic, True, timeout_s)
+        self._broker = broker
         self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
         self.rivals = living_drivers(self._broker, application_id)
         own = {"group.id": self._topic, "client.id": process_name(self._topic), **_OWN}

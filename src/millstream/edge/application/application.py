@@ -151,12 +151,15 @@ class Application:
         self._clients.check()
         broker = self._clients.broker()
         environment = Environment(self._clients, broker, self._grouper, self._clock, bound)
-        running = self._leased(broker, self._candidate(standby))
+        candidate = self._candidate(standby)
+        running = self._leased(broker, candidate)
         run = running._run
         try:
             run.listeners.open(running, self.settings, run.progress.event, lambda: run.plan)
             servers = self.settings.bootstrap_servers
             run.progress.event("starting", f"reading the topics from {servers}", bootstrap_servers=servers)
+            if candidate is not None:
+                candidate.attach_to(run)
             run.query.current = self._launch(running, environment)
             if run.error is not None:  # another driver was elected before there was a query to stop
                 raise run.error
@@ -202,10 +205,7 @@ class Application:
                 self.settings.exactly_once,
                 spark_log,
             )
-            running = RunningApplication(self.id, resources)
-            if candidate is not None:
-                candidate.attach_to(running._run)
-            return running
+            return RunningApplication(self.id, resources)
         except BaseException:
             if lease is not None:
                 lease.release()
@@ -213,9 +213,9 @@ class Application:
             raise
 
     def _disconnect(self, candidate: Candidate | None) -> None:
-        self._clients.disconnect()
         if candidate is not None:
             candidate.leave()
+        self._clients.disconnect()
 
     def _launch(self, running: RunningApplication, environment: Environment) -> StreamingQuery:
         running._run.resources.group_offsets.query_starts()

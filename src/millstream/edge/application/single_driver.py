@@ -38,22 +38,16 @@ class SingleDriver:
         self._election: Election | None = None
 
     def lease(self, take: Callable[[], Lease]) -> Lease:
-        """Take the lease, and join the group.
+        return take()
+
+    def attach_to(self, run: ApplicationRun) -> None:
+        """Join the group, and end the application when another driver is elected.
 
         Raises:
             ApplicationRunningError: If another driver runs the application.
             BrokerUnavailableError: If no broker answers.
         """
-        lease = take()
-        try:
-            self._join()
-        except BaseException:
-            lease.release()
-            raise
-        return lease
-
-    def attach_to(self, run: ApplicationRun) -> None:
-        """End the application when another driver is elected."""
+        self._join()
         if self._election is not None:
             self._election.when_replaced(lambda: run.end_with(self._replaced()))
 

@@ -102,13 +102,8 @@ class Clients:
 
     def election(self) -> Election:
         """Take part in the election of the application's driver."""
-        settings = self.settings
-        return Election(
-            settings.client("consumer", self.application_id),
-            self.application_id,
-            settings.replication_factor,
-            settings.request_timeout_ms / 1000,
-        )
+        consumer = self.settings.client("consumer", self.application_id)
+        return Election(consumer, self.broker(), self.application_id, self.settings.replication_factor)
 
     def marks(self) -> Marks:
         admin = self.settings.client("admin", self.application_id)

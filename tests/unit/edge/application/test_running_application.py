@@ -189,6 +189,7 @@ def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplicati
         reports = [TaskReport("0_0", state=state), TaskReport("1_0")]
         running._requests.answer("batch", CommittedBatch(0, [report.encode() for report in reports]))
 
+    running._run.reports.plan = running._run.plan
     commit(StateReport(1, ("a",), {}))  # without a copy
     with ThreadPoolExecutor(1) as asking:
         answer = asking.submit(running.store("first").get, "k")
