@@ -192,9 +192,9 @@ class AsyncWorkerConnection:
 
     def _why_silent(self) -> str:
         return (
-            f"the async worker {_process_behind(self._socket)}does not answer for {self._answer_s:g} s. A coroutine probably blocks its "
-            "event loop, and so all other calls: call a plain function, which runs on a thread, or use an asynchronous client "
-            "library"
+            f"the async worker {_process_behind(self._socket)}does not answer for {self._answer_s:g} s. Either a coroutine "
+            "blocks its event loop, and so all other calls: then call a plain function, which runs on a thread, or use an asynchronous "
+            "client library. Or this process alone was suspended: then nothing is lost, start the application again"
         )
 
     def _started(self) -> socket.socket:
