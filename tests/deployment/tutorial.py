@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -16,6 +15,7 @@ import pytest
 
 from docs.markdown import ROOT, blocks_of
 from millstream.testing import EmbeddedKafka
+from shells import started
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(530)]
 PAGE = ROOT / "docs/tutorial/from-my-laptop-to-the-cluster.md"
@@ -42,7 +42,7 @@ def test_the_tutorial_counts_on_the_laptop_and_on_a_cluster(tmp_path: Path) -> N
             block.text for block in blocks if block.info in (("bash", "laptop"), ("bash", "cluster"))
         )
         script = commands.replace("localhost:9092", kafka.bootstrap_servers).replace("7077", str(free_port()))
-        run(f"set -euo pipefail\n{script}", tmp_path)
+        run(script, tmp_path)
         found = Counter((record.key, record.value) for record in kafka.consume("counts"))
     words = Counter(word for line in LINES for word in re.findall("[a-z']+", line.lower()))
     wanted = Counter({(word.encode(), count.to_bytes(8, "big")): 2 for word, count in words.items()})
@@ -57,15 +57,7 @@ def run(script: str, directory: Path) -> None:
     }
     environment |= {"PATH": f"{source}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
     with (directory / "output").open("w+") as output:
-        shell = subprocess.Popen(
-            ["bash", "-c", script],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        shell = started(script, directory, environment, output)
         try:
             code = shell.wait(_WITHIN_S)
         finally:

@@ -34,6 +34,7 @@ from millstream.core.model.record import Records
 from millstream.testing import EmbeddedKafka
 from millstream.testing._java import find_java
 from millstream.testing.kafka import KAFKA_VERSION, Outgoing, resolve_jars
+from shells import started
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1800)]
 PAGES: Final = sorted(ROOT.glob("docs/how-to/come-from-*.md"))
@@ -191,7 +192,7 @@ def results_of(
             while kafka.end_offsets(flow.sink)[0] < flow.results:
                 if shell.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"{file.name} has too few results: {log.read_text(errors='replace')[-4000:]}")
-                time.sleep(0.5)
+                time.sleep(0.5)  # a broker does not announce the end of a topic
         found: dict[bytes | None, list[bytes | None]] = {}
         for record in kafka.consume(flow.sink):
             found.setdefault(record.key, []).append(record.value)
@@ -205,15 +206,7 @@ def running(
     """Run commands in the background; yield their shell and log. At the end, stop all that they have started."""
     log = directory / "log"
     with log.open("wb") as output:
-        shell = subprocess.Popen(
-            ["bash", "-c", f"set -euo pipefail\n{commands}"],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        shell = started(commands, directory, environment, output)
     try:
         yield shell, log
     finally:

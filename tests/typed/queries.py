@@ -1,4 +1,7 @@
-"""Types that mypy and pyright see in queries of stores; how to read it is said in `joins.py`."""
+"""Types that mypy and pyright see in queries of stores; how to read it is said in `joins.py`.
+
+A line with `type: ignore` must be refused: an ignored error that is missing is an error, too.
+"""
 
 from __future__ import annotations
 

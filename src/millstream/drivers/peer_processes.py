@@ -10,7 +10,7 @@ def is_alive(process: int) -> bool:
     """Return whether the process of this host with this id is alive."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process has so large an id
         return False
     except PermissionError:
         pass  # the process belongs to another user

@@ -65,6 +65,7 @@ def _process_directory() -> Path:
     directory = private_directory()
     lock = locked(directory / "process.lock")
     assert lock is not None
+    # The descriptor stays open, and so the lock is held, until the process ends.
     fcntl.flock(os.open(directory, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
     atexit.register(_remove, directory, lock, os.getpid())
     return directory

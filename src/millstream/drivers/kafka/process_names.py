@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from millstream.drivers.peer_processes import is_alive
+
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 
@@ -38,13 +40,7 @@ def may_live(name: str) -> bool:
     machine, _, pid = name.rpartition("-")
     if not machine.endswith(f"-{_machine()}") or not pid.isdecimal():
         return True
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # it belongs to another user
-        return True
-    return True
+    return is_alive(int(pid))
 
 
 def process_of(name: str) -> str:

@@ -116,7 +116,7 @@ class Database:
         """
         deadline = time.monotonic() + _SETTLE_S
         while self.meta.property_int_value(_RUNNING) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # RocksDB offers no event for the end of a compaction
         # This is the flush of all column families. Afterwards nothing is left that a handle could flush alone.
         self.meta.cancel_all_background(True)
 

@@ -12,7 +12,6 @@ from google.protobuf.message import Message
 from millstream.core.model.errors import SerdeError
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
-_AS_TEXT: Final = {FieldDescriptor.TYPE_STRING}
 
 
 def to_message(of: type[Message], data: Any) -> Message:
@@ -80,7 +79,7 @@ def _fill_message(target: Any, of: Descriptor, value: Any, where: str) -> None:
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None and isinstance(value, str):
         return _number(field.enum_type, value)
-    if field.type in _AS_TEXT and not isinstance(value, str):
+    if field.type == FieldDescriptor.TYPE_STRING and not isinstance(value, str):
         return str(value)  # dates, UUIDs and decimals
     return value
 

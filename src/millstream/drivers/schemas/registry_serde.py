@@ -195,7 +195,9 @@ def _message_writer(
     serializer = ProtobufSerializer(message, client, {**conf, "use.deprecated.format": False})
     if of is None:
         return serializer
-    plain = (lambda value: value) if of is dict else to_plain(of, keep=True)
+    if of is dict:
+        return lambda value, context: serializer(to_message(message, value), context)
+    plain = to_plain(of, keep=True)
     return lambda value, context: serializer(to_message(message, plain(value)), context)
 
 
@@ -203,7 +205,9 @@ def _message_reader(of: type[Any] | None, message: type[Message], client: Schema
     deserializer = ProtobufDeserializer(message, {"use.deprecated.format": False}, client)
     if of is None:
         return deserializer
-    convert = dict if of is dict else from_plain(of)
+    if of is dict:
+        return lambda data, context: from_message(deserializer(data, context))
+    convert = from_plain(of)
     return lambda data, context: convert(from_message(deserializer(data, context)))
 
 

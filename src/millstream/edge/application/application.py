@@ -180,7 +180,7 @@ class Application:
         """Return how this driver takes part in the election; None if marks decide which driver may send."""
         if standby:
             return Standby.elected(self.id, self.settings)
-        return None if self.settings.exactly_once else SingleDriver(self.id, self.settings)
+        return None if self.settings.exactly_once else SingleDriver(self._clients)
 
     def _leased(self, broker: Broker, candidate: Candidate | None) -> RunningApplication:
         """Take the lease, and read from its directory which topics stay paused."""

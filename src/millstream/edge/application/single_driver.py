@@ -17,7 +17,6 @@ from millstream.drivers.kafka.election import SESSION_MS, Election
 from millstream.drivers.kafka.process_names import process_of
 from millstream.edge.broker.kafka_clients import Clients
 from millstream.edge.checkpoint.state_lease import Lease
-from millstream.edge.settings.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.edge.application.application_run import ApplicationRun
@@ -32,9 +31,9 @@ _LIVES_S: Final = SESSION_MS / 1000 + 4
 class SingleDriver:
     """A driver that refuses to start while another one runs the application."""
 
-    def __init__(self, application_id: str, settings: Settings) -> None:
-        self._id = application_id
-        self._settings = settings
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._id = clients.application_id
         self._election: Election | None = None
 
     def lease(self, take: Callable[[], Lease]) -> Lease:
@@ -57,7 +56,7 @@ class SingleDriver:
 
     def _join(self) -> None:
         try:
-            self._election = Clients(self._settings, self._id).election()
+            self._election = self._clients.election()
         except BrokerUnavailableError:
             raise
         except MillstreamError as error:

@@ -68,7 +68,7 @@ class TestClosing:
     def test_shows_a_reader_the_content_with_the_version(self, directory: str, copy: RocksCopy) -> None:
         """A handle that still exists is the moment after the release of the first handle and before that of the last."""
         copy.apply(dict.fromkeys(STORES, ROWS), FIRST)
-        handles = [copy.open_view().open(store)._family for store in STORES]  # type: ignore[attr-defined]
+        handles = [copy.open_view().open(store)._family for store in STORES]  # type: ignore[attr-defined]  # a handle of rocksdict
         copy.close_view()
         assert seen(directory, FIRST) == dict.fromkeys(STORES, ROWS)
         del handles

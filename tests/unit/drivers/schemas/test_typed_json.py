@@ -75,7 +75,7 @@ def test_objects_come_back(value: Any) -> None:
 
 def test_classes_of_the_program_itself_are_pickled_with_a_serde() -> None:
     line = make_dataclass("Line", [("cents", int)], namespace={"__module__": "__main__"})
-    order = make_dataclass("Order", [("lines", list[line])], namespace={"__module__": "__main__"})  # type: ignore[valid-type]
+    order = make_dataclass("Order", [("lines", list[line])], namespace={"__module__": "__main__"})  # type: ignore[valid-type]  # made at run time
     value = order([line(250)])
     serde: ms.Serde[Any] = ms.serdes.typed(order)
     cloudpickle.dumps(ms.serdes.json_schema(order, registry="http://localhost"))

@@ -113,7 +113,7 @@ def test_a_report_without_the_state_of_a_store_is_not_an_empty_store() -> None:
 
     counts = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
     visits = ms.stores.session("visits", ms.serdes.string, ms.serdes.int64, retention=60_000)
-    copy = TaskCopy(Nothing())  # type: ignore[arg-type]
+    copy = TaskCopy(Nothing())  # type: ignore[arg-type]  # only its view is asked for
     with pytest.raises(CopyMovedError, match="task 0_1 has not reported its state yet"):
         copy.store(counts, TaskReport("0_1"))
     with pytest.raises(CopyMovedError, match="has not reported the slices of store 'visits' yet"):
