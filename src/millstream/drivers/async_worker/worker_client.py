@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
@@ -35,6 +37,8 @@ from millstream.drivers.async_worker.worker_messages import (
 from millstream.drivers.peer_processes import received
 from millstream.drivers.private import directory_behind, process_directory
 
+log = logging.getLogger("millstream.task")
+
 _START_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 """Pause between two attempts to connect to a starting async worker, in seconds. It is impossible to wait for its socket."""
@@ -43,6 +47,8 @@ _IDLE_S: Final = 300.0
 _FUNCTIONS: Final = 10_000
 _CREDENTIALS: Final = struct.Struct("3i")
 _ANSWER_S: Final = 60.0
+_SUSPENDED: Final = ("T", "t")
+"""States of a Linux process that a signal or a debugger has suspended, as in ``/proc``."""
 _SCRATCH: Final = "SPARK_LOCAL_DIRS"
 """Environment variable in which Spark passes the executor's directories to its workers."""
 _LINK: Final = "millstream-async-workers"
@@ -85,7 +91,8 @@ class AsyncWorkerConnection:
     """A connection to an async worker. Implements ``AsyncWorker``. One per Python worker process, for all tasks, used by one thread.
 
     Args:
-        answer_s: Timeout for an answer, in seconds.
+        answer_s: Timeout for an answer, in seconds. After half of it, the question is repeated on a new connection. A suspended async
+            worker is then killed first; its calls are repeated by a new one.
     """
 
     def __init__(self, address: AsyncWorkerAddress, answer_s: float = _ANSWER_S) -> None:
@@ -169,15 +176,19 @@ class AsyncWorkerConnection:
     def _sent(self, question: WorkerQuestion) -> bytes:
         """Send a question and return the answer. Use a new connection if the old one is dead, because questions may be repeated."""
         message = framed(dumped(question))
+        silent = 0
         for _ in range(_ATTEMPTS):
             try:
                 connection = self._connected()
                 connection.sendall(message)
                 return received(connection, int.from_bytes(received(connection, LENGTH_BYTES), "big"))
             except TimeoutError as error:
-                blocked = self._why_silent()
+                failed: OSError = error
+                process = _process_behind(self._socket)
                 self.close()  # the late answer must not be taken for the answer to another question
-                raise AsyncWorkerError(blocked) from error
+                silent += 1
+                if not _kill_if_suspended(process) and silent > 1:
+                    raise AsyncWorkerError(self._silence(process)) from error
             except OSError as error:  # includes a dying async worker that still accepts connections
                 self.close()
                 failed = error
@@ -187,14 +198,13 @@ class AsyncWorkerConnection:
     def _connected(self) -> socket.socket:
         if self._socket is None:
             self._socket = _connect(self._address.socket) or self._started()
-            self._socket.settimeout(self._answer_s)
+            self._socket.settimeout(self._answer_s / 2)
         return self._socket
 
-    def _why_silent(self) -> str:
+    def _silence(self, process: int | None) -> str:
         return (
-            f"the async worker {_process_behind(self._socket)}does not answer for {self._answer_s:g} s. Either a coroutine "
-            "blocks its event loop, and so all other calls: then call a plain function, which runs on a thread, or use an asynchronous "
-            "client library. Or this process alone was suspended: then nothing is lost, start the application again"
+            f"the async worker {f'(process {process}) ' if process else ''}does not answer for {self._answer_s:g} s: a coroutine blocks its "
+            "event loop, and so all other calls. Call a plain function, which runs on a thread, or use an asynchronous client library"
         )
 
     def _started(self) -> socket.socket:
@@ -271,11 +281,28 @@ def _connect(path: Path) -> socket.socket | None:
     return None
 
 
-def _process_behind(connection: socket.socket | None) -> str:
+def _process_behind(connection: socket.socket | None) -> int | None:
     """Return the process at the other end of a connection, if the system knows it."""
     if connection is None or not hasattr(socket, "SO_PEERCRED"):
-        return ""
+        return None
     process, _, _ = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
-    return f"(process {process}) "
+    return int(process)
+
+
+def _kill_if_suspended(process: int | None) -> bool:
+    """Kill a process that was suspended alone, so that another one takes its lock, and return whether it was. Its calls are repeated."""
+    if process is None:
+        return False
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+        if state not in _SUSPENDED:
+            return False
+        os.kill(process, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # it has ended in the meantime
+    log.warning(
+        "the async worker (process %d) was suspended and is replaced; its calls are repeated", process
+    )
+    return True

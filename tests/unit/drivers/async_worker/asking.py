@@ -51,7 +51,7 @@ class Asker:
     def until_settled(self, within_s: float = 20) -> dict[int, Settled]:
         deadline = time.monotonic() + within_s
         while self.in_flight:
-            assert time.monotonic() < deadline, f"{len(self.held)} calls were never settled"
+            assert time.monotonic() < deadline, f"{len(self.in_flight)} calls were never settled"
             assert not self.ask().lost
             time.sleep(0.005)  # polls: an async worker only answers questions
         return self.settled

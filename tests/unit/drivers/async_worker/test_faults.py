@@ -330,3 +330,42 @@ def test_a_coroutine_that_blocks_the_event_loop_is_reported(
     assert again.until_settled(SOON_S) == {0: Done(8)}
     connection.close()
     patient.connection.close()
+
+
+def test_a_suspended_async_worker_is_replaced_and_its_calls_are_repeated(
+    address: AsyncWorkerAddress, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = tmp_path / "begun"
+
+    async def waits(value: int) -> int:
+        if not begun.exists():
+            begun.write_text(str(os.getpid()))
+            await asyncio.sleep(3_600)
+        return value
+
+    asker = Asker(AsyncWorkerConnection(address, answer_s=0.6), waits)
+    other = Asker(AsyncWorkerConnection(address, answer_s=0.6), doubled)
+    asker.ask(7)
+    other.ask(1)
+    await_true(lambda: begun.exists() and begun.read_text() != "")
+    suspended = int(begun.read_text())
+    os.kill(suspended, signal.SIGSTOP)
+    lost = asker.ask().lost
+    assert lost == tuple(asker.in_flight)
+    calls = [asker.in_flight[ticket] for ticket in lost]
+    asker.connection.ask(asker.task, asker.batch, now_ms(), asker.in_flight, calls, options=asker.options)
+    assert asker.until_settled(SOON_S) == {0: Done(7)}
+    assert other.ask().lost == tuple(other.in_flight)
+    await_exit(suspended)
+    (warning,) = caplog.messages
+    assert f"the async worker (process {suspended}) was suspended and is replaced" in warning
+
+
+def test_a_short_block_of_the_event_loop_delays_the_answer_only(address: AsyncWorkerAddress) -> None:
+    async def blocks(value: int) -> int:
+        time.sleep(0.5)
+        return value
+
+    asker = Asker(AsyncWorkerConnection(address, answer_s=0.8), blocks)
+    asker.ask(7)
+    assert asker.until_settled(SOON_S) == {0: Done(7)}
