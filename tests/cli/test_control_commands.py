@@ -15,6 +15,7 @@ from millstream.core.model.errors import ControlError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge.cli.commands import app
+from millstream.edge.cli.top import _statuses
 from millstream.edge.control.control_file import delete_control_file, write_control_file
 from millstream.edge.status.application_status import Status, ThreadStatus
 
@@ -43,8 +44,8 @@ class Listening:
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[Listening]:
     made = Listening(tmp_path)
-    server = ControlServer(made.answer, b"key", process_directory())
     (tmp_path / "app").mkdir()
+    server = ControlServer(made.answer, b"key", process_directory())
     write_control_file(tmp_path / "app", server.address)
     yield made
     server.close()
@@ -133,6 +134,27 @@ def test_the_table_shows_topics_and_what_is_wrong(listening: Listening) -> None:
     assert ["other", "0", "0"] in lines
     assert ["task", "0_1", "dropped", "1,200", "records"] in lines
     assert ["error", "no", "broker"] in lines
+
+
+def test_the_table_ends_when_the_application_does(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application that ends deletes its control file; one that is killed leaves it."""
+    home = listening.home / "app"
+    monkeypatch.setattr("millstream.edge.cli.top.time.sleep", lambda _: delete_control_file(home))
+    assert list(_statuses(home, "app", 1.0)) == [STATUS]
+
+
+def test_the_table_reports_an_application_that_was_killed(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = listening.home / "app/control.json"
+    killed = json.dumps(json.loads(file.read_text()) | {"pid": 2**31 - 1})
+    statuses = _statuses(file.parent, "app", 1.0)
+    assert next(statuses) == STATUS
+    monkeypatch.setattr("millstream.edge.cli.top.time.sleep", lambda _: file.write_text(killed))
+    with pytest.raises(ControlError, match="it has ended without deleting"):
+        next(statuses)
 
 
 def test_a_refusal_of_the_application_is_printed(listening: Listening) -> None:

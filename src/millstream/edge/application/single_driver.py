@@ -62,7 +62,7 @@ class SingleDriver:
         except MillstreamError as error:
             log.warning(
                 "whether another driver runs application %r cannot be seen: %s. Make sure that there is only this one, or allow this user "
-                "to create and describe topic %r, and to read group %r",
+                "to create, describe and read topic %r, and to read group %r",
                 self._id,
                 error.message,
                 driver_topic(self._id),

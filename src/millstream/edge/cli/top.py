@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from millstream.core.model.errors import ControlError
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors, settings_of
+
+if TYPE_CHECKING:
+    from millstream.edge.status.application_status import Status
 
 _ENDED: Final = ("stopped", "failed")
 
@@ -26,17 +32,36 @@ def top(
 
     from millstream.core.model.topics import checked_name
     from millstream.edge.cli.top_table import drawn
-    from millstream.edge.control.control_client import send
 
     with reporting_errors("top"):
         settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
         home = settings.home(checked_name(application_id, "application"))
-        status = send(home, application_id, "status")
+        statuses = _statuses(home, application_id, interval)
+        status = next(statuses)
         if once or not sys.stdout.isatty():
             Console().print(drawn(application_id, status))
             return
         with Live(drawn(application_id, status), auto_refresh=False, screen=False) as live:
-            while status.state not in _ENDED:
-                time.sleep(interval)
-                status = send(home, application_id, "status")
+            for status in statuses:
                 live.update(drawn(application_id, status), refresh=True)
+
+
+def _statuses(home: Path, application_id: str, interval_s: float) -> Iterator[Status]:
+    """Yield the status of an application repeatedly, until it ends.
+
+    Raises:
+        ControlError: If it is not running at first, or ends without deleting its control file.
+    """
+    from millstream.edge.control.control_client import send
+    from millstream.edge.control.control_file import has_control_file
+
+    yield (status := send(home, application_id, "status"))
+    while status.state not in _ENDED:
+        time.sleep(interval_s)
+        try:
+            status = send(home, application_id, "status")
+        except ControlError:
+            if has_control_file(home):
+                raise
+            return
+        yield status

@@ -50,6 +50,11 @@ def delete_control_file(home: Path) -> None:
     (home / _FILE).unlink(missing_ok=True)
 
 
+def has_control_file(home: Path) -> bool:
+    """Return whether an application runs, or was killed: one that ends deletes the file."""
+    return (home / _FILE).exists()
+
+
 def read_control_file(home: Path, application_id: str) -> ControlAddress:
     """Return where an application on this host listens.
 

@@ -152,8 +152,10 @@ def _permissions(application: Application, plan: Plan) -> Iterator[str]:
         yield f"Write, Describe on topic {topic}"
     yield f"Read, Describe on group {application.id}"
     exactly_once = application.settings.exactly_once
+    if plan.changelogs or exactly_once:
+        yield f"Read on group {plan.commits_topic}"
     if plan.repartition_topics or plan.changelogs or exactly_once:
-        yield f"Create, Read, Write, Describe, DescribeConfigs, Delete on topics with the prefix {application.id}-"
+        yield f"Create, Alter, Read, Write, Describe, DescribeConfigs, Delete on topics with the prefix {application.id}-"
     if exactly_once:
         yield f"Write, Describe on transactional ids with the prefix {application.id}-"
     else:
