@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
-from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.describe import short_lines
 from millstream.core.topology.internal import driver_topic
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
-from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, LocalFiles, local_path
 from millstream.edge.application.application import Application
 from millstream.edge.application.topology_edits import stores_of_edit
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
@@ -82,7 +80,7 @@ def preflight(application: Application) -> PreflightReport:
             report,
             plan=tuple(short_lines(now.plan, layout)),
             creates=tuple(_creates(application, now.plan, layout, existing)),
-            checkpoint=tuple(_checkpoint(progress, now)),
+            checkpoint=tuple(_checkpoint(application.settings.checkpoint(application.id), progress, now)),
         )
     finally:
         clients.disconnect()
@@ -107,15 +105,13 @@ def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
 
 
 def _progress(application: Application) -> CheckpointProgress | None:
+    """Return the progress of the application's checkpoint; None if there is none, or Spark is needed to read it."""
     location = application.settings.checkpoint(application.id)
-
-    def session() -> SparkSession:
-        raise SettingsError(
-            f"the checkpoint {location} is not on a local disk, and cannot be checked without Spark"
-        )
-
+    path = local_path(location)
+    if path is None:
+        return None
     exactly_once = application.settings.exactly_once
-    return sound_progress(files_of(location, session), location, application.plan, exactly_once=exactly_once)
+    return sound_progress(LocalFiles(path), location, application.plan, exactly_once=exactly_once)
 
 
 def _creates(
@@ -134,7 +130,10 @@ def _creates(
         yield f"{plan.commits_topic}: one partition per Spark partition, compacted"
 
 
-def _checkpoint(progress: CheckpointProgress | None, now: Continuity) -> Iterator[str]:
+def _checkpoint(location: str, progress: CheckpointProgress | None, now: Continuity) -> Iterator[str]:
+    if local_path(location) is None:
+        yield f"{location} is not read, because it is not on a local disk; what follows is that of a first start"
+        return
     if progress is None:
         yield "none: this is the first start"
         return

@@ -111,10 +111,15 @@ def files_of(location: str, session: Callable[[], SparkSession]) -> Files:
         location: A URL. Without a scheme, it refers to Spark's default file system.
         session: Returns a session and starts one if necessary. Not called for ``file:`` URLs.
     """
+    path = local_path(location)
+    return HadoopFiles(session(), location) if path is None else LocalFiles(path)
+
+
+def local_path(location: str) -> Path | None:
+    """Return the path of a checkpoint at a ``file:`` URL of this host; None if Spark is needed to read it."""
     url = urlparse(location)
-    if url.scheme == "file" and url.netloc in ("", "localhost"):
-        return LocalFiles(Path(unquote(url.path)))
-    return HadoopFiles(session(), location)
+    is_local = url.scheme == "file" and url.netloc in ("", "localhost")
+    return Path(unquote(url.path)) if is_local else None
 
 
 @dataclass(frozen=True)
