@@ -328,6 +328,8 @@ class Committed(Broker):
     def committed_offsets(self, counts: Any) -> Any:
         return {topic: self.offsets[topic] for topic in counts if topic in self.offsets}
 
+    taken_offsets = committed_offsets
+
     def reset_offsets(self, counts: Any) -> Any:
         return self.committed_offsets(counts) if self.by_reset else {}
 
@@ -373,6 +375,27 @@ class TestNoOffsetReset:
     def test_internal_topics_are_read_from_their_beginning(self, auto: str) -> None:
         broker = Committed({"in": {0: 4}, "other": {0: 1}}, by_reset=True)
         assert self.first(broker, "", auto, store="table")["app-behind-repartition"] == {"0": 0}
+
+
+def test_the_first_micro_batch_of_a_rebuild_reads_nothing_when_it_is_run_again(orders: Application) -> None:
+    """Spark does not store where it begins. It asks the planner of the next start, which does not rebuild."""
+    builder = ms.StreamsBuilder()
+    builder.table("in", store=ms.stores.options("rows", changelog="kafka")).to_stream().to("out")
+    plan = builder.build().plan("app")
+    spec = TopologySpec(plan, lay_out(plan, {"in": 1}, default_grouper), {}, ErrorPolicies(), {"out": 1})
+    broker = Committed({"in": {0: 7}})
+
+    def source(*, rebuild: bool) -> Any:
+        known: Any = (spec, broker, None, orders, 1_000, 1 << 20, 1, "earliest", Initialization(rebuild))
+        return SourceSpec(*known)
+
+    first = Planner(source(rebuild=True))
+    planned = BatchPlan.from_json(first.next(first.first()))
+    assert planned.positions == {"in": {0: 7}}
+    again = source(rebuild=False)
+    start = BatchPlan.from_json(Planner(again).first())
+    (read,) = ReadPlanner(again).reads(start, planned)
+    assert (read.ranges, read.ticks, read.initialization) == ([], ["0_0"], Initialization(rebuild=True))
 
 
 class Cluster(Broker):
