@@ -100,7 +100,7 @@ class PreparedTopics:
     """The topics of a launch, checked and created.
 
     Attributes:
-        new_changelogs: The stores whose changelog topics were created.
+        new_changelogs: The stores whose changelog topics have no records yet.
         sinks: Partition counts of the output topics.
         global_counts: Partition counts of the topics of global stores.
         commits: The minimum partition count of the commits topic; 0 without one.
