@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from millstream.core.engine.asynchronous.backpressure import MIN_IN_FLIGHT
+from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested
 from millstream.core.ports import BatchId
@@ -107,7 +108,17 @@ class Planner:
         return start if planned is None else planned.to_json()
 
     def _next(self, start: BatchPlan) -> BatchPlan | None:
-        request = self._asked(start)
+        request, begun = self._asked(start), self._begun
+        try:
+            return self._complete_plan(start, request)
+        except (
+            BrokerUnavailableError
+        ) as error:  # a broker was lost after the request for the ends; the next one waits for it
+            log.warning("planning again: %s", error)
+            self._begun, self._must_wait = begun, self._final is not None
+            return None
+
+    def _complete_plan(self, start: BatchPlan, request: _Request) -> BatchPlan | None:
         planned = self._planned(request)
         if planned is None:
             return None

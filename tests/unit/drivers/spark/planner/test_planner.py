@@ -12,9 +12,13 @@ import pytest
 
 import millstream as ms
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    NoOffsetForPartitionError,
+    TopicNotFoundError,
+)
 from millstream.core.model.ids import TopicPartition
-from millstream.core.ports import TopicFacts
+from millstream.core.ports import TimedOffset, TopicFacts
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization
 from millstream.core.runtime.messages import BufferedRecords, PlanningOrders
 from millstream.core.runtime.origins import begun_to_json
@@ -90,12 +94,13 @@ def planning(
     clock: Clock | None = None,
     trigger_interval_ms: int = 0,
     limit: int = 1_000,
+    broker: Any = None,
 ) -> Planner:
     clock = clock or Clock()
     plan = builder.build().plan("app")
     layout = lay_out(plan, TOPICS, default_grouper)
     spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
-    known: Any = (spec, Broker(), None, orders, limit, 1 << 20, 1, "earliest", Initialization())
+    known: Any = (spec, broker or Broker(), None, orders, limit, 1 << 20, 1, "earliest", Initialization())
     made = SourceSpec(*known, clock=clock, trigger_interval_ms=trigger_interval_ms)
     return Planner(made)
 
@@ -396,6 +401,44 @@ def test_the_first_micro_batch_of_a_rebuild_reads_nothing_when_it_is_run_again(o
     start = BatchPlan.from_json(Planner(again).first())
     (read,) = ReadPlanner(again).reads(start, planned)
     assert (read.ranges, read.ticks, read.initialization) == ([], ["0_0"], Initialization(rebuild=True))
+
+
+class Leaving(Broker):
+    """Returns the ends, and does not answer the next request once ``lost`` is set."""
+
+    lost = False
+
+    def _answer(self, answer: Any) -> Any:
+        if self.lost:
+            self.lost = False
+            raise BrokerUnavailableError("gone")
+        return answer
+
+    def newest(self, partitions: Any) -> Any:
+        return self._answer({partition: TimedOffset(9, 9) for partition in partitions})
+
+    def offsets_for_times(self, times: Any) -> Any:
+        return {partition: TimedOffset(ms, ms) for partition, ms in times.items() if ms < 10}
+
+    def begin_offsets(self, counts: Any) -> Any:
+        return self._answer(super().begin_offsets(counts))
+
+
+def test_a_broker_that_is_lost_while_a_micro_batch_is_planned_is_waited_for(orders: Application) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").join(builder.table("other", store="rows"), lambda left, right: left).to("out")
+    broker = Leaving()
+    planner = planning(builder, orders, limit=6, broker=broker)
+    first = planner.first()
+    broker.lost = True
+    assert planner.next(first) == first
+    start = planner.next(first)
+    assert BatchPlan.from_json(start).initialization == Initialization(), (
+        "the first plan still initialises the tasks"
+    )
+    broker.lost = True
+    assert planner.next(start) == start
+    assert planner.next(start)["topics"] == {"in": {"0": 2}, "other": {"0": 2}}
 
 
 class Cluster(Broker):
