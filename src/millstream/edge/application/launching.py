@@ -42,6 +42,7 @@ from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newes
 from millstream.edge.checkpoint.continuity import (
     Continuity,
     check_drained,
+    check_interrupted,
     check_left_behind,
     check_published,
     check_shared,
@@ -229,6 +230,7 @@ class Launch:
             committed = self.environment.broker.committed_offsets(counts)
             check_shared(now.plan, settings.checkpoint(self.run.id), committed)
         check_drained(now.plan, now.progress, self.environment.broker, now.existing)
+        check_interrupted(now.plan, now.progress, exactly_once=settings.exactly_once)
         session = self._session()
         check_secrets(settings, session)
         check_checkpoint(settings, self.run.id, session)

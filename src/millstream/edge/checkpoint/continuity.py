@@ -16,6 +16,7 @@ from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.changes import recreated, recreated_error
 from millstream.core.runtime.older import assumed, check_older
 from millstream.core.state.division.entry_keys import entry_keys
@@ -280,3 +281,29 @@ def check_drained(
                 "processed. Run the old topology to its end first, with run(until='end'), which empties it; or delete the "
                 "topic, if those records may be lost"
             )
+
+
+def check_interrupted(plan: Plan, progress: CheckpointProgress | None, *, exactly_once: bool) -> None:
+    """Refuse to repeat an interrupted micro-batch whose records would be sent by other tasks than at the first attempt.
+
+    Exactly once, the first attempt may have committed the transactions of some tasks. What these tasks send is not sent again. Records that
+    have moved to or from them would be lost, or have results twice.
+
+    Raises:
+        IncompatibleTopologyError: If a repartition has become a topic, or a topic has moved to another sub-topology.
+    """
+    if progress is None or progress.committed or not exactly_once:
+        return
+    planned = BatchPlan.from_json(progress.planned)
+    if planned.initialization is not None:  # it reads nothing
+        return
+    before, home = planned.topology, plan.subtopology_of
+    became_topics = (plan.repartition_topics & before.internal.keys()) - before.positions.keys()
+    numbers = {topic: number for number, part in before.parts.items() for topic in part.topics}
+    moved = {topic for topic, number in numbers.items() if topic in home and home[topic].id != number}
+    for topic in sorted(became_topics | moved):
+        raise IncompatibleTopologyError(
+            f"records of {topic!r} would be sent by other tasks than before, but the last micro-batch of the checkpoint, "
+            f"{progress.batch}, was interrupted, and must be completed as it was planned. Start the application without the change "
+            "of its topology, stop it once it is running, and start it again with the change"
+        )
