@@ -206,7 +206,9 @@ class Launch:
         existing = self.environment.broker.partition_counts()
         plan = self.program.matching(settings, existing)
         continues = continuity(plan, progress, self.program.renamed_stores)
-        layout = continues.laid_out(existing, self.environment.grouper)
+        waits = settings.on_uneven_partitions == "wait"
+        lay_out = continues.laid_out_evenly if waits else continues.laid_out
+        layout = lay_out(existing, self.environment.grouper)
         division = KeyRangeDivision(progress, continues, layout, files)
         return Continued(progress, existing, continues, layout, division)
 

@@ -8,12 +8,13 @@ failing in the middle of a micro-batch.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from millstream.core.engine.step_outcome import Snapshot
-from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
+from millstream.core.model.errors import CheckpointError, CoPartitioningError, IncompatibleTopologyError
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.batch_plan import BatchPlan
@@ -37,6 +38,8 @@ from millstream.core.topology.routing import Routing, check_routing, left_by, ro
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
+
+log = logging.getLogger("millstream.application")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,28 @@ class Continuity:
             for number in self.divisions():
                 entry_keys(self.plan, self.plan.subtopologies[number])
         return layout
+
+    def laid_out_evenly(self, external: Mapping[str, int], grouper: PartitionGrouper) -> Layout:
+        """Lay out the plan; if topics of a store have unequal numbers of partitions, without those that the checkpoint does not have.
+
+        Raises:
+            CoPartitioningError: If the numbers in the checkpoint are unequal as well.
+            MillstreamError: As :meth:`laid_out`.
+        """
+        try:
+            return self.laid_out(external, grouper)
+        except CoPartitioningError as error:
+            read = {topic: len(partitions) for topic, partitions in self.remembered.positions.items()}
+            known = {topic: min(count, read.get(topic, count)) for topic, count in external.items()}
+            try:
+                layout = self.laid_out(known, grouper)
+            except CoPartitioningError:
+                raise error from None
+            log.warning(
+                "continuing without the new partitions until the topics have equal numbers of partitions: %s",
+                error,
+            )
+            return layout
 
     def divisions(self) -> dict[int, Division]:
         """Return how to divide the state of tasks among more key ranges, by sub-topology."""

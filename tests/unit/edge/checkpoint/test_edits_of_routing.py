@@ -435,6 +435,20 @@ class TestRecordsThatTasksHold:
         raise AssertionError("reading what tasks remember takes a Spark job")
 
 
+def test_a_start_waits_for_equal_numbers_of_partitions_like_a_running_application() -> None:
+    before = program(joined(same, same))
+    found = continuity(before.plan(), before.checkpoint(), {})
+    grown = {**before.partitions, "in": 6}
+    with pytest.raises(CoPartitioningError):
+        found.laid_out(grown, default_grouper)
+    assert found.laid_out_evenly(grown, default_grouper) == found.laid_out(before.partitions, default_grouper)
+    both = {**grown, "other": 6}
+    assert found.laid_out_evenly(both, default_grouper) == found.laid_out(both, default_grouper)
+    new = continuity(before.plan(), None, {})
+    with pytest.raises(CoPartitioningError, match="'in' has 6, 'other' has 4"):
+        new.laid_out_evenly(grown, default_grouper)
+
+
 def apart(builder: ms.StreamsBuilder) -> None:
     builder.stream("in").to("out")
     builder.stream("other").to("out")
