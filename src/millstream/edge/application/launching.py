@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.auto_parallelism import most_workers
-from millstream.core.runtime.batch_plan import BatchPlan, DividedState, Initialization
+from millstream.core.runtime.batch_plan import DividedState, Initialization
 from millstream.core.topology.analysis.ranges import is_automatic
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import Layout
@@ -47,6 +47,7 @@ from millstream.edge.checkpoint.continuity import (
     check_published,
     check_shared,
     continuity,
+    rebuilds,
 )
 from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
@@ -150,7 +151,7 @@ class Launch:
         self, now: Continued, session: SparkSession, checkpoint: str, marks: Mapping[int, Mark]
     ) -> StreamingQuery:
         topics = self._topic_preparation()
-        rebuild = self._rebuilds(now, topics)
+        rebuild = rebuilds(now.progress, lambda: topics.can_rebuild(now.plan, now.existing))
         if rebuild:
             published = self.environment.clients.published(now.plan, now.layout.tasks)
             check_published(now.continuity, now.layout, published)
@@ -180,13 +181,6 @@ class Launch:
             self.run.run_id,
         )
         return self._started(source, session)
-
-    def _rebuilds(self, now: Continued, topics: TopicPreparation) -> bool:
-        """Return whether tasks rebuild their stores from changelog topics, or have to complete an interrupted rebuild."""
-        if now.progress is None:
-            return topics.can_rebuild(now.plan, now.existing)
-        begun = BatchPlan.from_json(now.progress.planned).initialization
-        return now.progress.last_complete < 0 and begun is not None and begun.rebuild
 
     def _session(self) -> SparkSession:
         return self.run.session.of(self.settings)()

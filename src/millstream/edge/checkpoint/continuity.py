@@ -178,6 +178,23 @@ def continuity(
     return Continuity(numbered, before, renamed_stores)
 
 
+def rebuilds(progress: CheckpointProgress | None, can_rebuild: Callable[[], bool]) -> bool:
+    """Return whether tasks rebuild their stores from changelog topics, or have to complete a rebuild that was interrupted.
+
+    Args:
+        progress: The progress of the checkpoint; None without one.
+        can_rebuild: Returns whether an application without state can continue from changelog topics.
+    """
+    if progress is None:
+        return can_rebuild()
+    planned = BatchPlan.from_json(progress.planned)
+    if progress.batch == 0 and planned.tick == 0:
+        # If there is nothing to plan yet, Spark begins a checkpoint with an empty micro-batch, which starts no task.
+        return can_rebuild()
+    begun = BatchPlan.from_json(progress.processed).tick > 0
+    return not begun and planned.initialization is not None and planned.initialization.rebuild
+
+
 def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
     """Refuse to drop in-flight records of a removed asynchronous operator.
 
