@@ -73,7 +73,8 @@ class IdleClock:
             quiet: True if the task has no buffered records and none of its inputs has more.
         """
         memory = self._memory
-        if self._fresh or not quiet:
+        if self._fresh or not quiet or memory.get("input", (now_ms,))[0] > now_ms:
+            # If the clock has moved back, the pause begins again. Otherwise it would begin when the clock has caught up.
             memory["input"] = [now_ms, memory.get("time", -1)]
             self._fresh = False
         elif "input" in memory:

@@ -42,10 +42,12 @@ from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newes
 from millstream.edge.checkpoint.continuity import (
     Continuity,
     check_drained,
+    check_interrupted,
     check_left_behind,
     check_published,
     check_shared,
     continuity,
+    rebuilds,
 )
 from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
@@ -100,7 +102,7 @@ class PreparedTopics:
     """The topics of a launch, checked and created.
 
     Attributes:
-        new_changelogs: The stores whose changelog topics were created.
+        new_changelogs: The stores whose changelog topics have no records yet.
         sinks: Partition counts of the output topics.
         global_counts: Partition counts of the topics of global stores.
         commits: The minimum partition count of the commits topic; 0 without one.
@@ -149,7 +151,7 @@ class Launch:
         self, now: Continued, session: SparkSession, checkpoint: str, marks: Mapping[int, Mark]
     ) -> StreamingQuery:
         topics = self._topic_preparation()
-        rebuild = now.progress is None and topics.can_rebuild(now.plan, now.existing)
+        rebuild = rebuilds(now.progress, lambda: topics.can_rebuild(now.plan, now.existing))
         if rebuild:
             published = self.environment.clients.published(now.plan, now.layout.tasks)
             check_published(now.continuity, now.layout, published)
@@ -198,7 +200,9 @@ class Launch:
         existing = self.environment.broker.partition_counts()
         plan = self.program.matching(settings, existing)
         continues = continuity(plan, progress, self.program.renamed_stores)
-        layout = continues.laid_out(existing, self.environment.grouper)
+        waits = settings.on_uneven_partitions == "wait"
+        lay_out = continues.laid_out_evenly if waits else continues.laid_out
+        layout = lay_out(existing, self.environment.grouper)
         division = KeyRangeDivision(progress, continues, layout, files)
         return Continued(progress, existing, continues, layout, division)
 
@@ -222,6 +226,7 @@ class Launch:
             committed = self.environment.broker.committed_offsets(counts)
             check_shared(now.plan, settings.checkpoint(self.run.id), committed)
         check_drained(now.plan, now.progress, self.environment.broker, now.existing)
+        check_interrupted(now.plan, now.progress, exactly_once=settings.exactly_once)
         session = self._session()
         check_secrets(settings, session)
         check_checkpoint(settings, self.run.id, session)

@@ -78,13 +78,17 @@ class TopicPreparation:
                 raise _unfit(topic.name, existing[topic.name], wanted)
 
     def prepare_changelogs(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> list[str]:
-        """Create missing changelog topics, and add missing partitions; return the stores whose topics were created.
+        """Create missing changelog topics, and add missing partitions; return the stores whose topics have no records.
+
+        Such a topic is new. It may exist already, if an earlier start has created it and was killed before its first micro-batch.
 
         Raises:
             SettingsError: If a changelog topic has more partitions than there are tasks.
         """
         tasks = Counter(task.subtopology for task in layout.tasks)
-        created = []
+        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
+        begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
+        empty = []
         for sub in plan.subtopologies:
             for store in sub.stores.values():
                 topic, wanted = plan.changelogs.get(store.name), tasks[sub.id]
@@ -96,9 +100,9 @@ class TopicPreparation:
                 if current < wanted:
                     config = changelog_config(store, self.given)
                     self.broker.ensure_topic(topic, wanted, config, self.replication_factor)
-                if topic not in existing:
-                    created.append(store.name)
-        return created
+                if topic not in existing or begin[topic] == end[topic]:
+                    empty.append(store.name)
+        return empty
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:
         """Wait for the output topics, which a broker with auto.create.topics.enable creates; return their partition counts.

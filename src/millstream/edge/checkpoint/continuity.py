@@ -8,14 +8,16 @@ failing in the middle of a micro-batch.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from millstream.core.engine.step_outcome import Snapshot
-from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
+from millstream.core.model.errors import CheckpointError, CoPartitioningError, IncompatibleTopologyError
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.changes import recreated, recreated_error
 from millstream.core.runtime.older import assumed, check_older
 from millstream.core.state.division.entry_keys import entry_keys
@@ -36,6 +38,8 @@ from millstream.core.topology.routing import Routing, check_routing, left_by, ro
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
+
+log = logging.getLogger("millstream.application")
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,28 @@ class Continuity:
             for number in self.divisions():
                 entry_keys(self.plan, self.plan.subtopologies[number])
         return layout
+
+    def laid_out_evenly(self, external: Mapping[str, int], grouper: PartitionGrouper) -> Layout:
+        """Lay out the plan; if topics of a store have unequal numbers of partitions, without those that the checkpoint does not have.
+
+        Raises:
+            CoPartitioningError: If the numbers in the checkpoint are unequal as well.
+            MillstreamError: As :meth:`laid_out`.
+        """
+        try:
+            return self.laid_out(external, grouper)
+        except CoPartitioningError as error:
+            read = {topic: len(partitions) for topic, partitions in self.remembered.positions.items()}
+            known = {topic: min(count, read.get(topic, count)) for topic, count in external.items()}
+            try:
+                layout = self.laid_out(known, grouper)
+            except CoPartitioningError:
+                raise error from None
+            log.warning(
+                "continuing without the new partitions until the topics have equal numbers of partitions: %s",
+                error,
+            )
+            return layout
 
     def divisions(self) -> dict[int, Division]:
         """Return how to divide the state of tasks among more key ranges, by sub-topology."""
@@ -150,6 +176,23 @@ def continuity(
     numbered = continued(plan, before.parts)
     check_stores(before.stores, numbered.store_fingerprints())
     return Continuity(numbered, before, renamed_stores)
+
+
+def rebuilds(progress: CheckpointProgress | None, can_rebuild: Callable[[], bool]) -> bool:
+    """Return whether tasks rebuild their stores from changelog topics, or have to complete a rebuild that was interrupted.
+
+    Args:
+        progress: The progress of the checkpoint; None without one.
+        can_rebuild: Returns whether an application without state can continue from changelog topics.
+    """
+    if progress is None:
+        return can_rebuild()
+    planned = BatchPlan.from_json(progress.planned)
+    if progress.batch == 0 and planned.tick == 0:
+        # If there is nothing to plan yet, Spark begins a checkpoint with an empty micro-batch, which starts no task.
+        return can_rebuild()
+    begun = BatchPlan.from_json(progress.processed).tick > 0
+    return not begun and planned.initialization is not None and planned.initialization.rebuild
 
 
 def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
@@ -280,3 +323,29 @@ def check_drained(
                 "processed. Run the old topology to its end first, with run(until='end'), which empties it; or delete the "
                 "topic, if those records may be lost"
             )
+
+
+def check_interrupted(plan: Plan, progress: CheckpointProgress | None, *, exactly_once: bool) -> None:
+    """Refuse to repeat an interrupted micro-batch whose records would be sent by other tasks than at the first attempt.
+
+    Exactly once, the first attempt may have committed the transactions of some tasks. What these tasks send is not sent again. Records that
+    have moved to or from them would be lost, or have results twice.
+
+    Raises:
+        IncompatibleTopologyError: If a repartition has become a topic, or a topic has moved to another sub-topology.
+    """
+    if progress is None or progress.committed or not exactly_once:
+        return
+    planned = BatchPlan.from_json(progress.planned)
+    if planned.initialization is not None:  # it reads nothing
+        return
+    before, home = planned.topology, plan.subtopology_of
+    became_topics = (plan.repartition_topics & before.internal.keys()) - before.positions.keys()
+    numbers = {topic: number for number, part in before.parts.items() for topic in part.topics}
+    moved = {topic for topic, number in numbers.items() if topic in home and home[topic].id != number}
+    for topic in sorted(became_topics | moved):
+        raise IncompatibleTopologyError(
+            f"records of {topic!r} would be sent by other tasks than before, but the last micro-batch of the checkpoint, "
+            f"{progress.batch}, was interrupted, and must be completed as it was planned. Start the application without the change "
+            "of its topology, stop it once it is running, and start it again with the change"
+        )

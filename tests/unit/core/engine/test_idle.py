@@ -51,6 +51,12 @@ def run(host: Host, now_ms: int, *rows: Any) -> Outcome:
 
 @pytest.mark.parametrize("make", [on_close, final])
 class TestWindows:
+    def test_close_although_the_clock_has_moved_back(self, make: Callable[..., ms.Topology]) -> None:
+        host = Host(make(TUMBLING))
+        run(host, 1_000_000, ("a", "x", 3))
+        assert host.step(1000).wake_at_ms == 1100
+        assert sent(host.step(1100)) == [("a@0-10", "1", 3)]
+
     def test_close_when_nothing_arrives_for_so_long(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         assert run(host, 1000, ("a", "x", 3), ("b", "x", 4)).wake_at_ms == 1100

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.core.model.errors import TopologyError
 from millstream.testing import TopologyTestDriver
+from unit.helpers import Host, sent
 
 SIZE, GRACE = 1000, 500
 WINDOWS: dict[str, Any] = {
@@ -43,6 +44,27 @@ def test_a_check_waits_for_its_interval_of_wall_clock() -> None:
         assert given_out(driver) == []
         driver.pipe("in", "a", "x", 2000)
         assert given_out(driver) == [("a", 0, 1000, 1), ("a", 1000, 2000, 1)]
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_a_check_does_not_wait_for_a_clock_that_has_moved_back(kind: str) -> None:
+    host = Host(counting(kind, ms.EmitStrategy.on_window_close(every=1000)))
+    host.feed("in", [("a", "x", 0)])
+    host.step(1_000_000)
+    host.feed("in", [("a", "x", 5_000)])
+    assert len(sent(host.step(1000))) >= 1
+
+
+def test_a_join_does_not_wait_for_a_clock_that_has_moved_back_either() -> None:
+    builder = ms.StreamsBuilder()
+    windows = ms.JoinWindows(before=10, after=10, grace=0, unmatched_interval=1000)
+    left, right = builder.stream("in"), builder.stream("other")
+    left.left_join(right, lambda mine, _: mine, windows=windows).to("out")
+    host = Host(builder.build())
+    for now_ms, timestamp in ((1_000_000, 0), (1_000_000, 50), (1000, 100)):
+        host.feed("in", [("a", "x", timestamp)])
+        outcome = host.step(now_ms)
+    assert [timestamp for _, _, timestamp in sent(outcome)] == [50]
 
 
 @pytest.mark.parametrize("kind", WINDOWS)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import millstream as ms
 from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
+from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
-from millstream.edge.checkpoint.continuity import Continuity, check_finished, check_shared, continuity
+from millstream.edge.checkpoint.continuity import (
+    Continuity,
+    check_finished,
+    check_shared,
+    continuity,
+    rebuilds,
+)
 
 
 def calling(name: str | None) -> Plan:
@@ -120,3 +127,35 @@ class TestAStandbyWithAnEmptyCheckpoint:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count(store=ms.stores.options("counts", changelog="kafka"))
         check_shared(builder.build().plan("app"), "file:/mine", {"in": {0: 5}})
+
+
+class TestRebuilding:
+    """From changelog topics, until all tasks have begun."""
+
+    BEGIN: ClassVar[dict[str, Any]] = {"tick": 1, "begin": Initialization(rebuild=True).to_json()}
+
+    @pytest.mark.parametrize("possible", [True, False])
+    @pytest.mark.parametrize(
+        "progress",
+        [None, CheckpointProgress(0, True, False, 2, {"tick": 0}, {"tick": 0}, 0)],
+        ids=["no checkpoint", "an empty micro-batch"],
+    )
+    def test_begins_if_it_is_possible(self, progress: CheckpointProgress | None, *, possible: bool) -> None:
+        assert rebuilds(progress, lambda: possible) is possible
+
+    @pytest.mark.parametrize("processed", [{}, {"tick": 0}], ids=["the first", "after an empty one"])
+    def test_is_completed_after_the_micro_batch_was_interrupted(self, processed: dict[str, Any]) -> None:
+        complete = 0 if processed else -1
+        interrupted = CheckpointProgress(complete + 1, False, False, 2, self.BEGIN, processed, complete)
+        assert rebuilds(interrupted, self.nobody_asks)
+
+    def test_ends_with_the_micro_batch(self) -> None:
+        assert not rebuilds(
+            CheckpointProgress(0, True, False, 2, self.BEGIN, self.BEGIN, 0), self.nobody_asks
+        )
+        later = {"tick": 2, "begin": Initialization().to_json()}
+        assert not rebuilds(CheckpointProgress(1, False, False, 2, later, self.BEGIN, 0), self.nobody_asks)
+
+    @staticmethod
+    def nobody_asks() -> bool:
+        raise AssertionError("asked")

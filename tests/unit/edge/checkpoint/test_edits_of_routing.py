@@ -21,14 +21,14 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.core.ports import BatchId, PartitionGrouper
-from millstream.core.runtime.batch_plan import BatchPlan
+from millstream.core.runtime.batch_plan import BatchPlan, Initialization
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.layout import Layout, default_grouper
 from millstream.core.topology.topology import Topology
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.drivers.spark.executor.snapshots import snapshot_to_json
 from millstream.drivers.spark.spec import TopologySpec
-from millstream.edge.checkpoint.continuity import Continuity, check_held, continuity
+from millstream.edge.checkpoint.continuity import Continuity, check_held, check_interrupted, continuity
 
 Partitions = Mapping[str, int]
 NEAR = ms.JoinWindows(before=5, after=5, grace=5)
@@ -433,3 +433,56 @@ class TestRecordsThatTasksHold:
     @staticmethod
     def nobody_reads() -> list[bytes]:
         raise AssertionError("reading what tasks remember takes a Spark job")
+
+
+def test_a_start_waits_for_equal_numbers_of_partitions_like_a_running_application() -> None:
+    before = program(joined(same, same))
+    found = continuity(before.plan(), before.checkpoint(), {})
+    grown = {**before.partitions, "in": 6}
+    with pytest.raises(CoPartitioningError):
+        found.laid_out(grown, default_grouper)
+    assert found.laid_out_evenly(grown, default_grouper) == found.laid_out(before.partitions, default_grouper)
+    both = {**grown, "other": 6}
+    assert found.laid_out_evenly(both, default_grouper) == found.laid_out(both, default_grouper)
+    new = continuity(before.plan(), None, {})
+    with pytest.raises(CoPartitioningError, match="'in' has 6, 'other' has 4"):
+        new.laid_out_evenly(grown, default_grouper)
+
+
+def apart(builder: ms.StreamsBuilder) -> None:
+    builder.stream("in").to("out")
+    builder.stream("other").to("out")
+
+
+def together(builder: ms.StreamsBuilder) -> None:
+    builder.stream("in").merge(builder.stream("other")).to("out")
+
+
+class TestAnInterruptedMicroBatch:
+    """Some of its transactions may be committed, and what their tasks send is not sent again."""
+
+    @pytest.mark.parametrize(
+        ("before", "after", "topic"),
+        [
+            (counted(wide(4)), through_kafka, "app-w-repartition"),
+            (apart, together, "other"),
+            (together, apart, "other"),
+        ],
+        ids=["a repartition becomes a topic", "streams are merged", "streams are no longer merged"],
+    )
+    def test_is_not_repeated_by_other_tasks(self, before: Build, after: Build, topic: str) -> None:
+        complete = program(before).checkpoint()
+        interrupted = replace(complete, committed=False)
+        now, _ = program(after).continuing(interrupted)
+        with pytest.raises(IncompatibleTopologyError, match=f"'{topic}' would be sent by other tasks"):
+            check_interrupted(now.plan, interrupted, exactly_once=True)
+        check_interrupted(now.plan, interrupted, exactly_once=False)
+        check_interrupted(now.plan, complete, exactly_once=True)
+        began = {**complete.planned, "begin": Initialization().to_json()}
+        check_interrupted(now.plan, replace(interrupted, planned=began), exactly_once=True)
+
+    @pytest.mark.parametrize("build", [counted(wide(4)), through_kafka, apart, together])
+    def test_is_repeated_if_they_have_not_changed(self, build: Build) -> None:
+        interrupted = replace(program(build).checkpoint(), committed=False)
+        now, _ = program(build).continuing(interrupted)
+        check_interrupted(now.plan, interrupted, exactly_once=True)

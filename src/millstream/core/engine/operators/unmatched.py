@@ -98,7 +98,8 @@ class Unmatched:
         if not self._interval:
             return True
         now = self._runtime.now_ms
-        if now < self._memory.get("next", 0):
+        # A time beyond the interval is from before the clock moved back.
+        if now < self._memory.get("next", 0) <= now + self._interval:
             return False
         self._memory["next"] = now + self._interval
         return True

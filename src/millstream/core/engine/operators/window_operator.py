@@ -60,7 +60,7 @@ def checking(runtime: Runtime, memory: Memory, emit: EmitStrategy, windows: Open
 
     def check(time: int, headers: Headers, *, forced: bool) -> None:
         now = runtime.now_ms
-        if now >= memory.get("next_look", 0):
+        if not now < memory.get("next_look", 0) <= now + interval:  # or the clock has moved back
             memory["next_look"] = now + interval
             close(time, headers)
         elif forced:

@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -157,6 +157,9 @@ class HostLock:
     def release(self) -> None:
         """Release the lock. Releasing it twice is harmless."""
         if self._file is not None:
+            # Explicitly, because a child that a user's function has forked keeps the file open.
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
             self._file = None
 

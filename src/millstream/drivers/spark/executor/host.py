@@ -16,6 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from millstream.core.model.record import Records
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.executor.task_run import TaskRun
@@ -33,6 +34,7 @@ class TaskHost(StatefulProcessor):
 
     def __init__(self, spec: HostSpec) -> None:
         self._pickled, self._logs = cloudpickle.dumps(spec), WorkerLogs.here()
+        self._snapshots: list[tuple[str, Records]] = []
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state: the manifest, and the segments by number."""
@@ -48,7 +50,7 @@ class TaskHost(StatefulProcessor):
                     yield Row(kind=row.kind, topic=row.topic, batch=row.batch, payload=bytes(row.payload))
             work = [row for row in ordered if row.kind not in (wire.SEND, wire.REPORT)]
             if work:
-                yield from TaskRun(self._spec, work, self._head, self._segments).run()
+                yield from TaskRun(self._spec, work, self._head, self._segments, self._snapshots).run()
 
     @cached_property
     def _spec(self) -> HostSpec:
@@ -57,11 +59,19 @@ class TaskHost(StatefulProcessor):
         return _spec(self._pickled)
 
     def close(self) -> None:
-        """Wait for the acknowledgements of everything the tasks have sent. Spark commits their state afterwards."""
+        """Wait for the acknowledgements of everything the tasks have sent. Spark commits their state afterwards.
+
+        The snapshots for a rebuild are sent last: without the results and changes before them, a rebuilt task would take records for
+        processed, or for late, that nobody has.
+        """
         has_run = "_spec" in vars(self)
         if has_run and (sender := self._spec.topology.sender) is not None:
             with wire.crossing():
                 sender.flush()
+                if self._snapshots:
+                    for topic, records in self._snapshots:
+                        sender.publish(topic, records)
+                    sender.flush()
 
 
 def _spec(pickled: bytes) -> HostSpec:

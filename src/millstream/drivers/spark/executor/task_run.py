@@ -90,12 +90,16 @@ class TaskRun:
 
     Args:
         rows: The chunk rows of the task, in order.
+        snapshots: Receives the snapshots that the host sends once everything else is acknowledged, at least once.
     """
 
-    def __init__(self, spec: HostSpec, rows: list[Row], head: Any, segments: Any) -> None:
+    def __init__(
+        self, spec: HostSpec, rows: list[Row], head: Any, segments: Any, snapshots: list[tuple[str, Records]]
+    ) -> None:
         self._spec = spec
         self._rows = rows
         self._head = head
+        self._snapshots = snapshots
         self._id = TaskId.parse(rows[0].task)
         running_task(str(self._id))
         self._batch: str = rows[0].batch
@@ -246,10 +250,12 @@ class TaskRun:
         for topic, records in sends:
             if topic in self._spec.topology.plan.repartition_topics:
                 records.writer = str(self._id)
-            if sender is not None:
-                sender.publish(topic, records)
-            else:
+            if sender is None:
                 yield Row(kind=wire.SEND, topic=topic, batch=self._batch, payload=wire.encode(records))
+            elif topic == self._spec.topology.plan.commits_topic:
+                self._snapshots.append((topic, records))
+            else:
+                sender.publish(topic, records)
 
     def _content(
         self, changelogs: Changelogs, before: _CommittedStores, copies: TaskCopies

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from millstream.core.engine.asynchronous.backpressure import MIN_IN_FLIGHT
+from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested
 from millstream.core.ports import BatchId
@@ -60,7 +61,8 @@ class Planner:
         self._must_wait = False
         """Whether a run to the end waits for the broker, for its own open transaction, or for paused or throttled topics.
 
-        Spark ends such a query if there is nothing to plan.
+        Spark ends such a query if there is nothing to plan. The first micro-batch of a run waits as well: if there is nothing to plan for a
+        new checkpoint, Spark runs an empty one.
         """
         self._throttle = Throttle()
         self._last_began_s: float | None = None
@@ -107,7 +109,17 @@ class Planner:
         return start if planned is None else planned.to_json()
 
     def _next(self, start: BatchPlan) -> BatchPlan | None:
-        request = self._asked(start)
+        request, begun = self._asked(start), self._begun
+        try:
+            return self._complete_plan(start, request)
+        except (
+            BrokerUnavailableError
+        ) as error:  # a broker was lost after the request for the ends; the next one waits for it
+            log.warning("planning again: %s", error)
+            self._begun, self._must_wait = begun, self._final is not None or not begun
+            return None
+
+    def _complete_plan(self, start: BatchPlan, request: _Request) -> BatchPlan | None:
         planned = self._planned(request)
         if planned is None:
             return None
@@ -148,7 +160,7 @@ class Planner:
         if orders.hold or self._globals.unknown(start) or self._is_early(orders):
             return None
         if ends is not None and self._repartitions.settling(ends):
-            self._must_wait = bounded
+            self._must_wait = bounded or not self._begun
             return None
         if not self._begun:
             return self._initializing(request)

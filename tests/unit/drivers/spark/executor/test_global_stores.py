@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import threading
 import time
@@ -304,6 +305,16 @@ class TestProcessesOfAHost:
         assert path.exists()
         second.release()
         first.release()
+
+    def test_do_not_wait_for_a_child_that_a_function_has_forked(self, tmp_path: Path) -> None:
+        lock = HostLock(tmp_path / "lock")
+        lock.acquire()
+        assert lock._file is not None
+        of_the_child = os.dup(lock._file)  # as fork does: another descriptor of the same open file
+        lock.release()
+        with (tmp_path / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(of_the_child)
 
     def test_hear_when_the_directory_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

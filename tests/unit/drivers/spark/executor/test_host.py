@@ -15,6 +15,7 @@ from millstream.core.engine.records.readiness import NEVER_WAIT, Waiting
 from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError, SparkRuntimeError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
 from millstream.core.runtime.partition_times import encode_times
 from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.runtime.task_report import TaskReport
@@ -67,6 +68,18 @@ class Handle:
         return self.log
 
 
+SENT: list[str] = []
+"""What :class:`Sender` did. Specs are pickled, so it is found here."""
+
+
+class Sender:
+    def publish(self, topic: str, records: Records) -> None:
+        SENT.append(topic)
+
+    def flush(self) -> None:
+        SENT.append("acknowledged")
+
+
 class Spark:
     """Runs the batches of one task on one host, and commits those that do not fail."""
 
@@ -77,6 +90,7 @@ class Spark:
         self.threads = 1
         self.head: Any = None
         self.log: dict[Any, Any] = {}
+        self.sender: Sender | None = None
 
     def engines(self, plan: Plan) -> dict[str, str]:
         specs = [spec for sub in plan.subtopologies for spec in sub.stores.values()]
@@ -105,6 +119,7 @@ class Spark:
             {},
             lineage,
             threads=self.threads_of(layout),
+            sender=self.sender,
         )
         copies = CopiesSpec(str(self.state_dir), OPENERS, self.engines(plan), 64 << 20)
         host = TaskHost(HostSpec(spec, copies, max_task_idle_ms=self.idle_ms))
@@ -556,3 +571,14 @@ class TestPartitionTimesOfReaders:
             TopicPartition("in", 0): 70
         }
         assert not spark.log
+
+
+def test_the_snapshot_for_a_rebuild_is_sent_when_everything_before_it_is_acknowledged(spark: Spark) -> None:
+    """A crash in between must not leave a snapshot without the changes of its micro-batch."""
+    builder = ms.StreamsBuilder()
+    in_kafka = ms.stores.options("counts", changelog="kafka")
+    builder.stream("in").group_by_key().count(store=in_kafka).to_stream().to("out", value=ms.serdes.int64)
+    spark.sender = Sender()
+    SENT.clear()
+    spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 70))])
+    assert SENT == ["out", "app-counts-changelog", "acknowledged", "app-commits", "acknowledged"]

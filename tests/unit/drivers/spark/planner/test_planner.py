@@ -12,9 +12,13 @@ import pytest
 
 import millstream as ms
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.model.errors import NoOffsetForPartitionError, TopicNotFoundError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    NoOffsetForPartitionError,
+    TopicNotFoundError,
+)
 from millstream.core.model.ids import TopicPartition
-from millstream.core.ports import TopicFacts
+from millstream.core.ports import TimedOffset, TopicFacts
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization
 from millstream.core.runtime.messages import BufferedRecords, PlanningOrders
 from millstream.core.runtime.origins import begun_to_json
@@ -90,12 +94,13 @@ def planning(
     clock: Clock | None = None,
     trigger_interval_ms: int = 0,
     limit: int = 1_000,
+    broker: Any = None,
 ) -> Planner:
     clock = clock or Clock()
     plan = builder.build().plan("app")
     layout = lay_out(plan, TOPICS, default_grouper)
     spec = TopologySpec(plan, layout, {}, ErrorPolicies(), {"out": 1})
-    known: Any = (spec, Broker(), None, orders, limit, 1 << 20, 1, "earliest", Initialization())
+    known: Any = (spec, broker or Broker(), None, orders, limit, 1 << 20, 1, "earliest", Initialization())
     made = SourceSpec(*known, clock=clock, trigger_interval_ms=trigger_interval_ms)
     return Planner(made)
 
@@ -328,6 +333,8 @@ class Committed(Broker):
     def committed_offsets(self, counts: Any) -> Any:
         return {topic: self.offsets[topic] for topic in counts if topic in self.offsets}
 
+    taken_offsets = committed_offsets
+
     def reset_offsets(self, counts: Any) -> Any:
         return self.committed_offsets(counts) if self.by_reset else {}
 
@@ -373,6 +380,64 @@ class TestNoOffsetReset:
     def test_internal_topics_are_read_from_their_beginning(self, auto: str) -> None:
         broker = Committed({"in": {0: 4}, "other": {0: 1}}, by_reset=True)
         assert self.first(broker, "", auto, store="table")["app-behind-repartition"] == {"0": 0}
+
+
+def test_the_first_micro_batch_of_a_rebuild_reads_nothing_when_it_is_run_again(orders: Application) -> None:
+    """Spark does not store where it begins. It asks the planner of the next start, which does not rebuild."""
+    builder = ms.StreamsBuilder()
+    builder.table("in", store=ms.stores.options("rows", changelog="kafka")).to_stream().to("out")
+    plan = builder.build().plan("app")
+    spec = TopologySpec(plan, lay_out(plan, {"in": 1}, default_grouper), {}, ErrorPolicies(), {"out": 1})
+    broker = Committed({"in": {0: 7}})
+
+    def source(*, rebuild: bool) -> Any:
+        known: Any = (spec, broker, None, orders, 1_000, 1 << 20, 1, "earliest", Initialization(rebuild))
+        return SourceSpec(*known)
+
+    first = Planner(source(rebuild=True))
+    planned = BatchPlan.from_json(first.next(first.first()))
+    assert planned.positions == {"in": {0: 7}}
+    again = source(rebuild=False)
+    start = BatchPlan.from_json(Planner(again).first())
+    (read,) = ReadPlanner(again).reads(start, planned)
+    assert (read.ranges, read.ticks, read.initialization) == ([], ["0_0"], Initialization(rebuild=True))
+
+
+class Leaving(Broker):
+    """Returns the ends, and does not answer the next request once ``lost`` is set."""
+
+    lost = False
+
+    def _answer(self, answer: Any) -> Any:
+        if self.lost:
+            self.lost = False
+            raise BrokerUnavailableError("gone")
+        return answer
+
+    def newest(self, partitions: Any) -> Any:
+        return self._answer({partition: TimedOffset(9, 9) for partition in partitions})
+
+    def offsets_for_times(self, times: Any) -> Any:
+        return {partition: TimedOffset(ms, ms) for partition, ms in times.items() if ms < 10}
+
+    def begin_offsets(self, counts: Any) -> Any:
+        return self._answer(super().begin_offsets(counts))
+
+
+def test_a_broker_that_is_lost_while_a_micro_batch_is_planned_is_waited_for(orders: Application) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").join(builder.table("other", store="rows"), lambda left, right: left).to("out")
+    broker = Leaving()
+    planner = planning(builder, orders, limit=6, broker=broker)
+    first = planner.first()
+    broker.lost = True
+    start = planner.next(first)
+    assert BatchPlan.from_json(start).initialization == Initialization(), (
+        "a new checkpoint does not begin with an empty micro-batch"
+    )
+    broker.lost = True
+    assert planner.next(start) == start
+    assert planner.next(start)["topics"] == {"in": {"0": 2}, "other": {"0": 2}}
 
 
 class Cluster(Broker):
