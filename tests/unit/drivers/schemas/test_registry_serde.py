@@ -292,3 +292,10 @@ def test_what_cannot_be_is_refused_where_it_is_said(arguments: dict[str, Any], w
         ms.serdes.avro(Order, **arguments)
     with pytest.raises(SettingsError, match="not a dataclass, pydantic model or msgspec Struct"):
         ms.serdes.avro(int, registry="mock://x")
+
+
+@pytest.mark.parametrize("schema", ["{", "string", {"type": {1}}])
+def test_a_schema_that_is_not_json_is_refused_where_it_is_given(schema: Any) -> None:
+    for create in (ms.serdes.avro, ms.serdes.json_schema):
+        with pytest.raises(SettingsError, match="the schema is not JSON"):
+            create(schema, registry="mock://x")
