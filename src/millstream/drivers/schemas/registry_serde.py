@@ -29,7 +29,7 @@ from millstream.drivers.schemas.record_types import from_plain, to_plain
 
 _TIMEOUT_S: Final = 10
 """Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
-_CLIENTS: dict[tuple[int, tuple[tuple[str, Any], ...]], SchemaRegistryClient] = {}
+_CLIENTS: dict[tuple[int, str], SchemaRegistryClient] = {}
 _LOCK = threading.Lock()
 
 Registry = tuple[tuple[str, Any], ...]
@@ -58,7 +58,8 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
     Raises:
         SettingsError: If a secret does not exist, or the client rejects a setting.
     """
-    key = (os.getpid(), registry)  # a forked process must not share connections
+    # A forked process must not share connections. Settings may be dictionaries, which have no hash.
+    key = (os.getpid(), repr(registry))
     with _LOCK:
         if key not in _CLIENTS:
             settings = {name: value.fetch() if hasattr(value, "fetch") else value for name, value in registry}

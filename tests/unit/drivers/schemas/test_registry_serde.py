@@ -299,3 +299,19 @@ def test_a_schema_that_is_not_json_is_refused_where_it_is_given(schema: Any) -> 
     for create in (ms.serdes.avro, ms.serdes.json_schema):
         with pytest.raises(SettingsError, match="the schema is not JSON"):
             create(schema, registry="mock://x")
+
+
+def _token(config: dict[str, str]) -> dict[str, str]:
+    return {"bearer.auth.token": config["realm"]}
+
+
+def test_settings_of_the_registry_may_contain_dictionaries(registry: str) -> None:
+    settings = {
+        "url": registry,
+        "bearer.auth.credentials.source": "CUSTOM",
+        "bearer.auth.custom.provider.function": _token,
+        "bearer.auth.custom.provider.config": {"realm": "shop"},
+    }
+    serde = ms.serdes.avro(Order, registry=settings)
+    assert serde.deserialize(serde.serialize(Order("a", 1))) == Order("a", 1)
+    assert client_of(registry_of(settings)) is client_of(registry_of(settings))
