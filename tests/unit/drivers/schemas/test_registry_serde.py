@@ -315,3 +315,15 @@ def test_settings_of_the_registry_may_contain_dictionaries(registry: str) -> Non
     serde = ms.serdes.avro(Order, registry=settings)
     assert serde.deserialize(serde.serialize(Order("a", 1))) == Order("a", 1)
     assert client_of(registry_of(settings)) is client_of(registry_of(settings))
+
+
+def test_the_error_about_an_outage_contains_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(spec: Any) -> Any:
+        raise SchemaRegistryError(503, 50301, "starting")
+
+    monkeypatch.setattr(registry_serde, "_writer", down)
+    monkeypatch.setattr(registry_serde, "_PATIENCE_S", 0)
+    serde = ms.serdes.avro(Order, registry="https://ada:hunter2@one:8081,https://ada:hunter2@two:8081")
+    with pytest.raises(UnavailableError, match="https://one:8081,https://two:8081") as raised:
+        serde.serialize(Order("a", 1))
+    assert "hunter2" not in str(raised.value)
