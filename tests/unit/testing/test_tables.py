@@ -42,6 +42,14 @@ def test_what_is_no_table(table: str, why: str) -> None:
         read_table(table, ("key", "value"))
 
 
+def test_a_row_of_dashes_is_left_out_only_below_the_head() -> None:
+    assert read_table("| value |\n|-------|\n| -     |\n| --    |", ("value",)) == [
+        {"value": "-"},
+        {"value": "--"},
+    ]
+    assert read_table("| value |\n| a     |\n| -     |", ("value",)) == [{"value": "a"}, {"value": "-"}]
+
+
 @pytest.fixture
 def driver() -> Any:
     builder = ms.StreamsBuilder()

@@ -49,10 +49,10 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
         raise SettingsError(
             f"the table has the columns {', '.join(head)}; it may have each of {', '.join(columns)} once"
         )
+    if rows and all(cell and not cell.strip("-:") for cell in rows[0]):
+        del rows[0]
     result = []
     for row in rows:
-        if all(cell and not cell.strip("-:") for cell in row):
-            continue
         if len(row) != len(head):
             raise SettingsError(
                 f"the row | {' | '.join(row)} | has {len(row)} cells, and the table has {len(head)} columns"
