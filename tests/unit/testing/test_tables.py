@@ -28,6 +28,13 @@ def test_a_cell_means_what_was_written_into_it(value: Any) -> None:
     assert type(value_in(row["value"])) is type(value)
 
 
+@pytest.mark.parametrize("value", ["a\u2028b", "a\x85b", ["\u2029"], {"\x9b31m": "\u202e"}])
+def test_a_cell_is_part_of_one_line_and_changes_no_terminal(value: Any) -> None:
+    cell = cell_of(value)
+    assert cell.isprintable()
+    assert [value_in(row["value"]) for row in read_table(f"| value |\n| {cell} |", ("value",))] == [value]
+
+
 @pytest.mark.parametrize(
     ("table", "why"),
     [
