@@ -68,6 +68,8 @@ def test_in_every_format(program: str, form: str, beginning: str) -> None:
     [
         ("{}", "write MODULE:ATTRIBUTE"),
         ("{}.py:app", "write MODULE:ATTRIBUTE"),
+        ("./{}:app", "write MODULE:ATTRIBUTE"),
+        (".{}:app", "write MODULE:ATTRIBUTE"),
         ("{}:topolgy", "has no 'topolgy'; did you mean builder or topology or app?"),
         ("{}:nothing", "is a int; it should be a Topology"),
         ("no_such_module:app", "there is no module 'no_such_module'"),

@@ -55,7 +55,11 @@ def load(target: str) -> Any:
         TargetError: If the module or the attribute does not exist.
     """
     module_name, colon, attribute = target.partition(":")
-    if not (module_name and colon and attribute) or module_name.endswith(".py"):
+    if (
+        not (module_name and colon and attribute)
+        or module_name.startswith(".")
+        or module_name.endswith(".py")
+    ):
         raise TargetError(
             f"{target!r} does not name an object: write MODULE:ATTRIBUTE, such as examples.wordcount:topology"
         )
