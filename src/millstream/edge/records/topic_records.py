@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -13,6 +14,7 @@ from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import made
 from millstream.edge.settings.settings import Settings
 
+T = TypeVar("T")
 _GROUP: Final = "millstream-peek"
 _SENDER: Final = "millstream-send"
 _POLL_S: Final = 0.2
@@ -52,10 +54,6 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
     broker = broker_with(settings, topic)
     counts = broker.partition_counts([topic])
     begins, ends = broker.begin_offsets(counts)[topic], broker.end_offsets(counts)[topic]
-    starts = {
-        number: begins[number] if last is None else max(begins[number], ends[number] - last)
-        for number in begins
-    }
     own = {
         "group.id": _GROUP,
         "enable.auto.commit": False,
@@ -63,28 +61,74 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
         "enable.partition.eof": True,
     }
     consumer = made(Consumer, {**settings.client("consumer", _GROUP), **own})
+    reader = _TopicReader(consumer, topic, ends)
     try:
-        consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
-        waiting = {number for number in starts if starts[number] < ends[number]}
-        yield from _until_read(consumer, topic, waiting, ends, follow=follow)
+        if last is not None:
+            for records in newest(reader.by_partition, begins, ends, last).values():
+                yield from records
+        if last is None or follow:
+            yield from reader.read(begins if last is None else ends, follow=follow)
     finally:
         consumer.close()
 
 
-def _until_read(
-    consumer: Consumer, topic: str, waiting: set[int], ends: Mapping[int, int], *, follow: bool
-) -> Iterator[Message]:
-    while waiting or follow:
-        message = consumer.poll(_POLL_S)
-        if message is None:
-            continue
-        error, partition = message.error(), message.partition() or 0
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise MillstreamError(f"topic {topic!r} cannot be read: {error}")
-        if error is not None or (message.offset() or 0) + 1 >= ends[partition]:
-            waiting.discard(partition)
-        if error is None:
-            yield message
+def newest(
+    read: Callable[[Mapping[int, int]], Mapping[int, Sequence[T]]],
+    begins: Mapping[int, int],
+    ends: Mapping[int, int],
+    last: int,
+) -> dict[int, list[T]]:
+    """Return the last records of each partition, although offsets have gaps, such as the markers of transactions.
+
+    Args:
+        read: Returns the records of partitions from an offset on, up to the ends.
+        begins: The first offset of each partition.
+        ends: The end of each partition, exclusive.
+        last: The number of records per partition.
+    """
+    found: dict[int, list[T]] = {number: [] for number in sorted(ends)}
+    span, missing = last, [number for number in found if begins[number] < ends[number]]
+    while missing:
+        starts = {number: max(begins[number], ends[number] - span) for number in missing}
+        for number, records in read(starts).items():
+            found[number] = list(records[-last:])
+        missing = [n for n in missing if len(found[n]) < last and starts[n] > begins[n]]
+        span *= 2
+    return found
+
+
+@dataclass(frozen=True)
+class _TopicReader:
+    """Reads partitions of a topic up to their ends, exclusive, and then further records."""
+
+    consumer: Consumer
+    topic: str
+    ends: Mapping[int, int]
+
+    def by_partition(self, starts: Mapping[int, int]) -> dict[int, list[Message]]:
+        """Return the records of partitions from an offset on, up to the ends."""
+        found: dict[int, list[Message]] = {number: [] for number in starts}
+        for message in self.read(starts):
+            number = message.partition() or 0
+            if (message.offset() or 0) < self.ends[number]:
+                found[number].append(message)
+        return found
+
+    def read(self, starts: Mapping[int, int], *, follow: bool = False) -> Iterator[Message]:
+        """Yield records from an offset on. With ``follow``, wait for further records."""
+        self.consumer.assign([TopicPartition(self.topic, number, start) for number, start in starts.items()])
+        waiting = {number for number in starts if starts[number] < self.ends[number]}
+        while waiting or follow:
+            message = self.consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error, partition = message.error(), message.partition() or 0
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise MillstreamError(f"topic {self.topic!r} cannot be read: {error}")
+            if error is not None or (message.offset() or 0) + 1 >= self.ends[partition]:
+                waiting.discard(partition)
+            if error is None:
+                yield message
 
 
 def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:

@@ -1,0 +1,47 @@
+"""The last records of a topic whose offsets have gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from millstream.edge.records.topic_records import newest
+
+LOG = {
+    0: [offset for offset in range(100) if offset % 2 == 0],  # every second offset is a transaction marker
+    1: [0, 1, 2],  # the rest was compacted, or aborted
+    2: list(range(100)),
+    3: [],
+}
+ENDS = {0: 100, 1: 100, 2: 100, 3: 0}
+BEGINS = {0: 0, 1: 0, 2: 90, 3: 0}
+
+
+class Reads:
+    def __init__(self) -> None:
+        self.starts: list[Mapping[int, int]] = []
+
+    def __call__(self, starts: Mapping[int, int]) -> dict[int, list[int]]:
+        self.starts.append(starts)
+        return {number: [o for o in LOG[number] if o >= start] for number, start in starts.items()}
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (1, {0: [98], 1: [2], 2: [99], 3: []}),
+        (5, {0: [90, 92, 94, 96, 98], 1: [0, 1, 2], 2: [95, 96, 97, 98, 99], 3: []}),
+        (1000, {0: LOG[0], 1: LOG[1], 2: list(range(90, 100)), 3: []}),
+    ],
+)
+def test_gaps_do_not_count(last: int, expected: dict[int, list[int]]) -> None:
+    assert newest(Reads(), BEGINS, ENDS, last) == expected
+
+
+def test_only_partitions_with_gaps_are_read_again() -> None:
+    reads = Reads()
+    newest(reads, BEGINS, ENDS, 5)
+    assert reads.starts[0] == {0: 95, 1: 95, 2: 95}
+    assert reads.starts[1] == {0: 90, 1: 90}
+    assert [set(starts) for starts in reads.starts[2:]] == [{1}] * 4  # from 80, 60, 20 and 0
