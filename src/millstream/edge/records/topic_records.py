@@ -149,9 +149,10 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     producer = made(Producer, {**settings.client("producer", _SENDER), **own})
     count = 0
     for key, value, timestamp in records:
+        sent_ms = 0 if timestamp is None else max(timestamp, 1)  # librdkafka reads 0 as "now"
         while True:
             try:
-                producer.produce(topic, key=key, value=value, timestamp=timestamp or 0, on_delivery=note)
+                producer.produce(topic, key=key, value=value, timestamp=sent_ms, on_delivery=note)
                 break
             except BufferError:
                 producer.poll(_POLL_S)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from millstream.edge.records.topic_records import newest
+import millstream as ms
+from millstream.edge.records import topic_records
+from millstream.edge.records.topic_records import newest, send_records
+from millstream.edge.settings.settings import Settings
 
 LOG = {
     0: [offset for offset in range(100) if offset % 2 == 0],  # every second offset is a transaction marker
@@ -45,3 +49,37 @@ def test_only_partitions_with_gaps_are_read_again() -> None:
     assert reads.starts[0] == {0: 95, 1: 95, 2: 95}
     assert reads.starts[1] == {0: 90, 1: 90}
     assert [set(starts) for starts in reads.starts[2:]] == [{1}] * 4  # from 80, 60, 20 and 0
+
+
+class Sending:
+    """A client that keeps what it sends."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, Any, int]] = []
+
+    def produce(self, topic: str, *, key: Any, value: Any, timestamp: int, on_delivery: Any) -> None:
+        self.sent.append((key, value, timestamp))
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+
+@pytest.fixture
+def sending(monkeypatch: pytest.MonkeyPatch) -> Sending:
+    made = Sending()
+    monkeypatch.setattr(topic_records, "broker_with", lambda *_: None)
+    monkeypatch.setattr(topic_records, "made", lambda *_: made)
+    return made
+
+
+def send(*records: Any) -> int:
+    serdes = (ms.serdes.string, ms.serdes.string)
+    return send_records(Settings(bootstrap_servers="nowhere:1"), "topic", records, serdes)
+
+
+def test_timestamp_0_is_not_the_current_time(sending: Sending) -> None:
+    send("now", ("k", "first", 0), ("k", "second", 5))
+    assert sending.sent == [(None, b"now", 0), (b"k", b"first", 1), (b"k", b"second", 5)]
