@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from millstream.core.model.errors import MillstreamError, ProductionError, TopicNotFoundError
+from millstream.core.model.errors import MillstreamError, ProductionError, SettingsError, TopicNotFoundError
 from millstream.core.model.serdes import Serde, read, written
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import made
@@ -197,15 +197,31 @@ def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes:
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
+        SettingsError: If a tuple is not a record.
         ProductionError: If a record is not acknowledged.
     """
     return write(settings, topic, [_raw(record, topic, serdes) for record in records])
 
 
 def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
-    key, value, timestamp = (*record, None, None)[:3] if isinstance(record, tuple) else (None, record, None)
+    key, value, timestamp = _parts(record) if isinstance(record, tuple) else (None, record, None)
     return (
         written(serdes[0], key, topic, "key", ())[0],
         written(serdes[1], value, topic, "value", ())[0],
         timestamp,
+    )
+
+
+def _parts(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
+    """Return key, value and timestamp of a record.
+
+    Raises:
+        SettingsError: If the tuple is not a record.
+    """
+    if len(record) in (2, 3):
+        key, value, timestamp = (*record, None)[:3]
+        if timestamp is None or (isinstance(timestamp, int) and timestamp >= 0):
+            return key, value, timestamp
+    raise SettingsError(
+        f"{record!r} is not a record: a record is a value, a pair of key and value, or a tuple of key, value and timestamp (ms since the epoch)"
     )

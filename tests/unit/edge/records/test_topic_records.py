@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.core.model.errors import SettingsError
 from millstream.edge.records import topic_records
 from millstream.edge.records.topic_records import newest, send_records
 from millstream.edge.settings.settings import Settings
@@ -83,3 +84,12 @@ def send(*records: Any) -> int:
 def test_timestamp_0_is_not_the_current_time(sending: Sending) -> None:
     send("now", ("k", "first", 0), ("k", "second", 5))
     assert sending.sent == [(None, b"now", 0), (b"k", b"first", 1), (b"k", b"second", 5)]
+
+
+@pytest.mark.parametrize(
+    "record", [(), ("k",), ("k", "v", 1, ()), ("k", "v", "1"), ("k", "v", 1.5), ("k", "v", -1)]
+)
+def test_what_is_no_record_is_refused(sending: Sending, record: Any) -> None:
+    with pytest.raises(SettingsError, match="a record is a value, a pair of key and value, or"):
+        send("before", record)
+    assert sending.sent == []
