@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from millstream.core.model.errors import MillstreamError, ProductionError, SettingsError, TopicNotFoundError
 from millstream.core.model.serdes import Serde, read, written
@@ -134,9 +134,11 @@ class _TopicReader:
 def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     """Write records; return their number when all are acknowledged.
 
+    If the iterable raises an exception, the records before it are sent first.
+
     Raises:
         TopicNotFoundError: If the topic does not exist.
-        ProductionError: If a record is not acknowledged.
+        ProductionError: If a record is refused or not acknowledged.
     """
     broker_with(settings, topic)
     failures: list[KafkaError] = []
@@ -148,21 +150,38 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     own = {"enable.idempotence": True, "partitioner": "murmur2_random"}
     producer = made(Producer, {**settings.client("producer", _SENDER), **own})
     count = 0
-    for key, value, timestamp in records:
-        sent_ms = 0 if timestamp is None else max(timestamp, 1)  # librdkafka reads 0 as "now"
-        while True:
-            try:
-                producer.produce(topic, key=key, value=value, timestamp=sent_ms, on_delivery=note)
-                break
-            except BufferError:
-                producer.poll(_POLL_S)
-        producer.poll(0)
-        count += 1
+    try:
+        for record in records:
+            _enqueue(producer, topic, record, note)
+            count += 1
+    except KafkaException as error:  # such as a record that is too large
+        producer.flush(_FLUSH_S)
+        raise ProductionError(
+            f"topic {topic!r}: record {count + 1:,} is refused ({error.args[0]}); those before it were sent"
+        ) from None
+    except Exception:
+        producer.flush(_FLUSH_S)
+        raise
     left = producer.flush(_FLUSH_S)
     if failures or left:
         why = str(failures[0]) if failures else f"{left} records are not acknowledged after {_FLUSH_S:.0f} s"
         raise ProductionError(f"topic {topic!r}: {why}")
     return count
+
+
+def _enqueue(
+    producer: Producer, topic: str, record: Raw, note: Callable[[KafkaError | None, Message], None]
+) -> None:
+    """Give a record to the client; wait while its queue is full."""
+    key, value, timestamp = record
+    sent_ms = 0 if timestamp is None else max(timestamp, 1)  # librdkafka reads 0 as "now"
+    while True:
+        try:
+            producer.produce(topic, key=key, value=value, timestamp=sent_ms, on_delivery=note)
+            break
+        except BufferError:
+            producer.poll(_POLL_S)
+    producer.poll(0)
 
 
 def as_bytes(data: str | bytes | None) -> bytes | None:

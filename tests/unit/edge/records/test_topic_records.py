@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 import millstream as ms
-from millstream.core.model.errors import SettingsError
+from millstream.core.model.errors import ProductionError, SettingsError
 from millstream.edge.records import topic_records
+from millstream.edge.records.text_records import sent
 from millstream.edge.records.topic_records import newest, send_records
 from millstream.edge.settings.settings import Settings
 
@@ -57,14 +59,18 @@ class Sending:
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, Any, int]] = []
+        self.flushed = 0
 
     def produce(self, topic: str, *, key: Any, value: Any, timestamp: int, on_delivery: Any) -> None:
+        if value == b"huge":
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         self.sent.append((key, value, timestamp))
 
     def poll(self, timeout: float) -> int:
         return 0
 
     def flush(self, timeout: float) -> int:
+        self.flushed = len(self.sent)
         return 0
 
 
@@ -93,3 +99,21 @@ def test_what_is_no_record_is_refused(sending: Sending, record: Any) -> None:
     with pytest.raises(SettingsError, match="a record is a value, a pair of key and value, or"):
         send("before", record)
     assert sending.sent == []
+
+
+def test_a_record_that_the_client_refuses_is_an_error_after_those_before_it_are_sent(
+    sending: Sending,
+) -> None:
+    with pytest.raises(ProductionError, match=r"topic 'topic': record 2 is refused.*before it were sent"):
+        send("small", "huge", "never")
+    assert sending.flushed == 1
+
+
+@pytest.mark.parametrize(("text", "form"), [("x", "int64"), ("\udcff", "auto"), ("\udcff", "string")])
+def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
+    sending: Sending, text: str, form: str
+) -> None:
+    records = [(None, "1"), (None, text)]
+    with pytest.raises(SettingsError, match=f"is no {form}: .*before it were sent"):
+        sent("topic", records, ("auto", form), Settings(bootstrap_servers="nowhere:1"))
+    assert sending.flushed == 1
