@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millstream.core.model.errors import SettingsError
 from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
 from millstream.edge.cli.terminal_text import value_text
 
@@ -72,10 +73,25 @@ def send(
     from millstream.edge.records.text_records import sent
 
     with reporting_errors("send"):
-        given = values if values else (line.rstrip("\n") for line in sys.stdin)
+        given = values if values else _lines()
         settings = settings_of(bootstrap_servers=bootstrap_servers)
         count = sent(topic, _records(iter(given), key, separator), (key_format, value_format), settings)
         typer.echo(f"{count:,} written to {topic}")
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of standard input.
+
+    Raises:
+        SettingsError: If they are not text.
+    """
+    try:
+        for line in sys.stdin:
+            yield line.rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"standard input is not {sys.stdin.encoding}: {error}; the records before it were sent"
+        ) from None
 
 
 def _records(
