@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from millstream.core.model.ids import TopicPartition
 from millstream.edge.cli import record_commands, store_commands, tap_command, top_table
+from millstream.edge.cli.dlq import dead_letter_text
+from millstream.edge.dead_letters.envelope import Envelope
 from millstream.edge.records.text_records import PeekedRecord
 from millstream.edge.status.application_status import Status
 from millstream.edge.taps.tap_buffers import TapRecord
@@ -37,3 +40,20 @@ def test_the_error_in_top_is_printable() -> None:
         console.print(top_table.drawn("app", status))
     assert f"error  {ESCAPED}" in shown.get()
     assert "\x1b]" not in shown.get()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "shown"),
+    [
+        (1_700_000_000_123, "2023-11-14T22:13:20.123Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (1_700_000_000_123_456, "1700000000123456 ms"),  # of a producer that writes microseconds
+        (-(2**63), f"{-(2**63)} ms"),
+    ],
+)
+def test_every_timestamp_can_be_shown(timestamp: int, shown: str) -> None:
+    tapped = TapRecord("node", "0_0", 1, 0, "in", 0, 0, "k", "v", timestamp, (), cut=False)
+    assert record_commands._line(PeekedRecord(0, 0, timestamp, "k", "v", [])) == f"0-0  {shown}  k  v"
+    assert tap_command._line(tapped) == f"in-0-0  {shown}  k  v"
+    letter = Envelope(TopicPartition("dead", 0), 9, b"k", b"v", timestamp, ())
+    assert dead_letter_text._row(letter, False)[2] == shown

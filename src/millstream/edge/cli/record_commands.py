@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millstream.core.model.errors import SettingsError
 from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
-from millstream.edge.cli.terminal_text import value_text
+from millstream.edge.cli.terminal_text import time_text, value_text
 
 if TYPE_CHECKING:
     from millstream.edge.records.text_records import PeekedRecord
@@ -103,6 +102,5 @@ def _records(
 
 
 def _line(row: PeekedRecord) -> str:
-    time = datetime.fromtimestamp(row.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     origin = f"{row.partition}-{row.offset}"
-    return f"{origin}  {time.replace('+00:00', 'Z')}  {value_text(row.key)}  {value_text(row.value)}"
+    return f"{origin}  {time_text(row.timestamp)}  {value_text(row.key)}  {value_text(row.value)}"
