@@ -16,6 +16,6 @@ def test_lines_that_are_not_text_are_an_error(monkeypatch: pytest.MonkeyPatch) -
     assert list(_lines()) == ["a", ""]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
     with pytest.raises(
-        SettingsError, match="standard input is not utf-8: .*; the records before it were sent"
+        SettingsError, match=r"standard input is not utf-8: .*; the records before it were sent"
     ):
         list(_lines())

@@ -238,6 +238,11 @@ class TestSources:
             3,
         )
 
+    def test_a_directory_is_no_settings_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("MILLSTREAM_CONFIG", str(tmp_path))
+        with pytest.raises(SettingsError, match="the settings file .* cannot be read: Is a directory"):
+            settings_from(SERVERS)
+
     def test_a_file_that_does_not_exist_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_CONFIG", "/no/such/file.toml")
         with pytest.raises(
