@@ -137,6 +137,10 @@ class TestValues:
         with pytest.raises(SettingsError, match=rf"'{name}' cannot be 0: Input should be greater than"):
             settings_from({**SERVERS, name: 0})
 
+    def test_an_empty_variable_is_not_a_directory_for_state(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", "")
+        assert settings_from(SERVERS).state_dir == Path.home() / ".local/state/millstream"
+
     def test_cannot_be_changed_later(self) -> None:
         with pytest.raises(ValueError, match="frozen"):
             settings_from(SERVERS).max_batch_records = 5  # type: ignore[misc]
