@@ -244,7 +244,7 @@ class TestSources:
 
     def test_a_directory_is_no_settings_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("MILLSTREAM_CONFIG", str(tmp_path))
-        with pytest.raises(SettingsError, match="the settings file .* cannot be read: Is a directory"):
+        with pytest.raises(SettingsError, match=r"the settings file .* cannot be read: Is a directory"):
             settings_from(SERVERS)
 
     def test_a_file_that_does_not_exist_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,6 +556,22 @@ class TestWhatIsNoText:
         for given in ({"shuffle_partitions": 4}, {"on_changed_shuffle_partitions": "keep"}):
             with pytest.raises(SettingsError, match="needs shuffle_partitions=None, on_changed"):
                 settings_from({**SERVERS, "parallelism": parallelism, **given})
+
+    @pytest.mark.parametrize(
+        ("parallelism", "why"),
+        [
+            (
+                0,
+                "'parallelism' cannot be 0: Input should be greater than 0, or Input should be 'auto', or Input",
+            ),
+            ({"orders": "many"}, "'parallelism.orders' cannot be 'many': Input should be a valid integer"),
+        ],
+    )
+    def test_an_error_names_only_what_exists(self, parallelism: Any, why: str) -> None:
+        with pytest.raises(SettingsError) as caught:
+            settings_from({**SERVERS, "parallelism": parallelism})
+        assert why in caught.value.message
+        assert not re.search(r"constrained|literal|dict\[", caught.value.message)
 
     def test_parallelism_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for text, value in (("auto", "auto"), ("4", 4)):
