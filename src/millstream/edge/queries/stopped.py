@@ -154,11 +154,16 @@ def _serde(store: str, side: str, name: str, given: Serde[Any] | None) -> Serde[
 def _array(values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
+    # Besides Arrow's errors, large integers raise OverflowError, and surrogates UnicodeEncodeError, a ValueError.
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except (pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         pass
     try:
         return pa.array([plain(value) for value in values])
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([str(value) for value in values])
+    except (pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
+        return pa.array([None if value is None else _text(value) for value in values])
+
+
+def _text(value: Any) -> str:
+    return str(value).encode(errors="backslashreplace").decode()
