@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from millstream.edge.queries.stopped import _array
+import millstream as ms
+from millstream.edge.queries.stopped import _array, _columns
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,25 @@ from millstream.edge.queries.stopped import _array
 )
 def test_what_arrow_cannot_represent_is_text(values: list[Any], expected: list[Any]) -> None:
     assert _array(values).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64), ["key", "value"]),
+        (
+            ms.stores.key_value("s", ms.serdes.string, ms.serdes.int64, timestamped=True),
+            ["key", "value", "timestamp"],
+        ),
+        (
+            ms.stores.window("s", ms.serdes.string, ms.serdes.int64, retention=60_000, size=1_000),
+            ["key", "start", "value"],
+        ),
+        (
+            ms.stores.session("s", ms.serdes.string, ms.serdes.int64, retention=60_000),
+            ["key", "start", "end", "value"],
+        ),
+    ],
+)
+def test_a_store_without_entries_has_its_columns(spec: Any, expected: list[str]) -> None:
+    assert _columns(spec) == expected
