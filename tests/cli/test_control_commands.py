@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from millstream.core.model.errors import ControlError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
 from millstream.edge.cli.commands import app
+from millstream.edge.cli.top_table import drawn
 from millstream.edge.control.control_file import delete_control_file, write_control_file
 from millstream.edge.status.application_status import Status, ThreadStatus
 
@@ -133,6 +136,25 @@ def test_the_table_shows_topics_and_what_is_wrong(listening: Listening) -> None:
     assert ["other", "0", "0"] in lines
     assert ["task", "0_1", "dropped", "1,200", "records"] in lines
     assert ["error", "no", "broker"] in lines
+
+
+LONG = "my-application-KSTREAM-AGGREGATE-STATE-STORE-0000000003-some-long-name-repartition"
+
+
+def test_the_table_is_whole_in_a_file(listening: Listening) -> None:
+    why = f"waits for {LONG}-0, which is empty here and has more records on the broker"
+    listening.status = replace(STATUS, lag={LONG: 123_456_789}, waiting={"0_0": why})
+    lines = [line.rstrip() for line in listening.run("top", "--once").stdout.splitlines()]
+    assert f"{LONG}  123,456,789         0" in lines
+    assert f"task 0_0 {why}" in lines
+
+
+def test_a_narrow_terminal_cuts_no_name_and_no_number(listening: Listening) -> None:
+    console = Console(file=StringIO(), width=50)
+    with console.capture() as shown:
+        console.print(drawn("app", replace(STATUS, lag={LONG: 123_456_789}, throttled={LONG: 5_000})))
+    assert "…" not in shown.get()
+    assert "123,456,789" in shown.get()
 
 
 def test_a_refusal_of_the_application_is_printed(listening: Listening) -> None:

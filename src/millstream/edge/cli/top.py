@@ -11,6 +11,8 @@ import typer
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors, settings_of
 
 _ENDED: Final = ("stopped", "failed")
+_WHOLE_LINES: Final = 10_000
+"""The width of a file or a pipe, where nothing is wrapped or cut."""
 
 
 def top(
@@ -33,7 +35,7 @@ def top(
         home = settings.home(checked_name(application_id, "application"))
         status = send(home, application_id, "status")
         if once or not sys.stdout.isatty():
-            Console().print(drawn(application_id, status))
+            Console(width=None if sys.stdout.isatty() else _WHOLE_LINES).print(drawn(application_id, status))
             return
         with Live(drawn(application_id, status), auto_refresh=False, screen=False) as live:
             while status.state not in _ENDED:
