@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from millstream.core.model.errors import ControlError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
+from millstream.edge.cli import top
 from millstream.edge.cli.commands import app
 from millstream.edge.cli.top_table import drawn
 from millstream.edge.control.control_file import delete_control_file, write_control_file
@@ -155,6 +156,28 @@ def test_a_narrow_terminal_cuts_no_name_and_no_number(listening: Listening) -> N
         console.print(drawn("app", replace(STATUS, lag={LONG: 123_456_789}, throttled={LONG: 5_000})))
     assert "…" not in shown.get()
     assert "123,456,789" in shown.get()
+
+
+def test_the_table_ends_with_the_application(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "_RELEASE_S", 0)
+    home = listening.home / "app"
+    statuses = top.later_statuses(home, "app", interval_s=0)
+    assert next(statuses) == STATUS
+    listening.status = replace(STATUS, state="stopping")
+    assert next(statuses).state == "stopping"
+    delete_control_file(home)  # as an application does when it ends
+    assert list(statuses) == []
+
+
+def test_the_end_of_a_killed_application_is_an_error(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top, "_RELEASE_S", 0)
+    statuses = top.later_statuses(listening.home / "app", "app", interval_s=0)
+    next(statuses)
+    listening.refuses = ControlError("application 'app' does not answer")
+    with pytest.raises(ControlError, match="does not answer"):
+        next(statuses)
 
 
 def test_a_refusal_of_the_application_is_printed(listening: Listening) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from millstream.core.model.errors import ControlError
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors, settings_of
 
+if TYPE_CHECKING:
+    from millstream.edge.status.application_status import Status
+
 _ENDED: Final = ("stopped", "failed")
+_RELEASE_S: Final = 1.0
+"""An application that ends stops answering before it deletes its control file."""
 _WHOLE_LINES: Final = 10_000
 """The width of a file or a pipe, where nothing is wrapped or cut."""
 
@@ -38,7 +46,29 @@ def top(
             Console(width=None if sys.stdout.isatty() else _WHOLE_LINES).print(drawn(application_id, status))
             return
         with Live(drawn(application_id, status), auto_refresh=False, screen=False) as live:
-            while status.state not in _ENDED:
-                time.sleep(interval)
-                status = send(home, application_id, "status")
+            for status in later_statuses(home, application_id, interval_s=interval):
                 live.update(drawn(application_id, status), refresh=True)
+        typer.echo(f"application {application_id!r} has ended")
+
+
+def later_statuses(home: Path, application_id: str, *, interval_s: float) -> Iterator[Status]:
+    """Yield the status of an application at an interval, until it ends.
+
+    Raises:
+        ControlError: If it ended without deleting its control file, such as a killed application.
+    """
+    from millstream.edge.control.control_client import send
+    from millstream.edge.control.control_file import has_control_file
+
+    while True:
+        time.sleep(interval_s)
+        try:
+            status = send(home, application_id, "status")
+        except ControlError:
+            time.sleep(_RELEASE_S)
+            if has_control_file(home):
+                raise
+            return
+        yield status
+        if status.state in _ENDED:
+            return

@@ -50,6 +50,11 @@ def delete_control_file(home: Path) -> None:
     (home / _FILE).unlink(missing_ok=True)
 
 
+def has_control_file(home: Path) -> bool:
+    """Return whether the application has not ended, or has ended without deleting the file."""
+    return (home / _FILE).exists()
+
+
 def read_control_file(home: Path, application_id: str) -> ControlAddress:
     """Return where an application on this host listens.
 
