@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from io import StringIO
 from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from millstream.core.model.ids import TopicPartition
 from millstream.edge.cli import record_commands, store_commands, tap_command, top_table
+from millstream.edge.cli.commands import app
 from millstream.edge.cli.dlq import dead_letter_text
 from millstream.edge.dead_letters.envelope import Envelope
+from millstream.edge.records import text_records
 from millstream.edge.records.text_records import PeekedRecord
 from millstream.edge.status.application_status import Status
 from millstream.edge.taps.tap_buffers import TapRecord
@@ -57,3 +61,14 @@ def test_every_timestamp_can_be_shown(timestamp: int, shown: str) -> None:
     assert tap_command._line(tapped) == f"in-0-0  {shown}  k  v"
     letter = Envelope(TopicPartition("dead", 0), 9, b"k", b"v", timestamp, ())
     assert dead_letter_text._row(letter, False)[2] == shown
+
+
+def test_json_has_only_what_json_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = PeekedRecord(0, 0, 0, "k", [float("nan"), float("-inf")], [])
+    monkeypatch.setattr(text_records, "peeked", lambda *_: [row])
+    shown = CliRunner().invoke(app, ["peek", "in", "--json", "--bootstrap-servers", "nowhere:1"]).stdout
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(shown, parse_constant=refuse)["value"] == ["NaN", "-Infinity"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 from millstream.core.model.errors import SettingsError
 from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
 from millstream.edge.cli.terminal_text import time_text, value_text
+from millstream.edge.records.json_text import json_text
 
 if TYPE_CHECKING:
     from millstream.edge.records.text_records import PeekedRecord
@@ -50,7 +50,7 @@ def peek(
     with reporting_errors("peek"):
         wanted = PeekOptions(topic, None if beginning else last, follow, key_format, value_format)
         for row in peeked(wanted, settings_of(bootstrap_servers=bootstrap_servers)):
-            typer.echo(json.dumps(row._asdict()) if as_json else _line(row))
+            typer.echo(json_text(row._asdict()) if as_json else _line(row))
 
 
 def send(

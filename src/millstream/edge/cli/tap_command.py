@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
 from millstream.edge.cli.terminal_text import time_text, value_text
+from millstream.edge.records.json_text import json_text
 
 if TYPE_CHECKING:
     from millstream.edge.taps.tap_buffers import TapRecord
@@ -33,7 +33,7 @@ def tap(
 
     with reporting_errors("tap"), connect(application_id, state_dir).tap(node) as tapped:
         for record in islice(tapped, limit):
-            typer.echo(json.dumps(asdict(record)) if as_json else _line(record))
+            typer.echo(json_text(asdict(record)) if as_json else _line(record))
 
 
 def _line(record: TapRecord) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.edge.records.json_text import json_text
 
 log = logging.getLogger("millstream.http")
 
@@ -60,11 +61,7 @@ class HttpResponse:
     @classmethod
     def json(cls, data: Any, status: int = HTTPStatus.OK) -> HttpResponse:
         """Return a response with JSON. NaN and infinite numbers, which JSON lacks, are sent as text."""
-        try:
-            content = json.dumps(data, allow_nan=False)
-        except ValueError:
-            content = json.dumps(json.loads(json.dumps(data), parse_constant=str))
-        return cls(content.encode(), "application/json", status)
+        return cls(json_text(data).encode(), "application/json", status)
 
 
 Route = Callable[[HttpRequest], HttpResponse]
