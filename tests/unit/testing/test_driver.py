@@ -11,6 +11,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import (
+    ArgumentError,
     DeserializationError,
     ProcessingError,
     SerdeError,
@@ -453,6 +454,11 @@ class TestMicroBatches:
 
 def forwarded(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
     context.forward(record)
+
+
+def test_a_builder_is_no_topology() -> None:
+    with pytest.raises(ArgumentError, match=r"not a ms\.Topology; if it is a builder, call its build"):
+        Driver(ms.StreamsBuilder())  # type: ignore[arg-type]
 
 
 def test_there_is_no_topic_without_a_name() -> None:
