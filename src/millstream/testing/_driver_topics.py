@@ -153,7 +153,8 @@ class DriverTopics:
             name: A topic that the topology reads.
             key: The serde of keys; None uses the serde of the source.
             value: The serde of values; None uses the serde of the source.
-            start: The timestamp of the first record, ms since the epoch or a datetime; None uses the current wall clock.
+            start: The timestamp of the first record, ms since the epoch or a datetime, in UTC without a time zone; None uses the current
+                wall clock.
             advance: The step between the timestamps of consecutive records; a timedelta, or milliseconds.
 
         Raises:
