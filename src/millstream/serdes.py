@@ -62,7 +62,7 @@ def avro(
             raise SettingsError(f"{schema!r} is not a dataclass, pydantic model or msgspec Struct")
         text = _json.dumps(types.avro_schema(schema, namespace))
         return _registered("avro", schema, text, registry, (subject, register))
-    text = schema if isinstance(schema, str) else _json.dumps(schema)
+    text = _schema_text(schema)
     return _registered("avro", None, text, registry, (subject, register))
 
 
@@ -97,7 +97,7 @@ def json_schema(
         return _registered(
             "json", schema, _json.dumps(types.json_schema(schema)), registry, (subject, register)
         )
-    text = schema if isinstance(schema, str) else _json.dumps(schema)
+    text = _schema_text(schema)
     return _registered("json", None, text, registry, (subject, register))
 
 
@@ -171,6 +171,20 @@ def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
     """
     found: Serde[_T] = _extra("typed_json").typed_json(kind, name)
     return found
+
+
+def _schema_text(schema: str | Mapping[str, Any]) -> str:
+    """Return a schema as text.
+
+    Raises:
+        SettingsError: If it is not JSON.
+    """
+    try:
+        text = schema if isinstance(schema, str) else _json.dumps(schema)
+        _json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"the schema is not JSON ({error}): {schema!r}") from None
+    return text
 
 
 def _registered(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from millstream.core.model.errors import ControlError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
+from millstream.edge.cli import top
 from millstream.edge.cli.commands import app
-from millstream.edge.cli.top import _statuses
+from millstream.edge.cli.top_table import drawn
 from millstream.edge.control.control_file import delete_control_file, write_control_file
 from millstream.edge.status.application_status import Status, ThreadStatus
 
@@ -44,8 +47,8 @@ class Listening:
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[Listening]:
     made = Listening(tmp_path)
-    (tmp_path / "app").mkdir()
     server = ControlServer(made.answer, b"key", process_directory())
+    (tmp_path / "app").mkdir()
     write_control_file(tmp_path / "app", server.address)
     yield made
     server.close()
@@ -136,24 +139,44 @@ def test_the_table_shows_topics_and_what_is_wrong(listening: Listening) -> None:
     assert ["error", "no", "broker"] in lines
 
 
-def test_the_table_ends_when_the_application_does(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An application that ends deletes its control file; one that is killed leaves it."""
+LONG = "my-application-KSTREAM-AGGREGATE-STATE-STORE-0000000003-some-long-name-repartition"
+
+
+def test_the_table_is_whole_in_a_file(listening: Listening) -> None:
+    why = f"waits for {LONG}-0, which is empty here and has more records on the broker"
+    listening.status = replace(STATUS, lag={LONG: 123_456_789}, waiting={"0_0": why})
+    lines = [line.rstrip() for line in listening.run("top", "--once").stdout.splitlines()]
+    assert f"{LONG}  123,456,789         0" in lines
+    assert f"task 0_0 {why}" in lines
+
+
+def test_a_narrow_terminal_cuts_no_name_and_no_number(listening: Listening) -> None:
+    console = Console(file=StringIO(), width=50)
+    with console.capture() as shown:
+        console.print(drawn("app", replace(STATUS, lag={LONG: 123_456_789}, throttled={LONG: 5_000})))
+    assert "…" not in shown.get()
+    assert "123,456,789" in shown.get()
+
+
+def test_the_table_ends_with_the_application(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "_RELEASE_S", 0)
     home = listening.home / "app"
-    monkeypatch.setattr("millstream.edge.cli.top.time.sleep", lambda _: delete_control_file(home))
-    assert list(_statuses(home, "app", 1.0)) == [STATUS]
+    statuses = top.later_statuses(home, "app", interval_s=0)
+    assert next(statuses) == STATUS
+    listening.status = replace(STATUS, state="stopping")
+    assert next(statuses).state == "stopping"
+    delete_control_file(home)  # as an application does when it ends
+    assert list(statuses) == []
 
 
-def test_the_table_reports_an_application_that_was_killed(
+def test_the_end_of_a_killed_application_is_an_error(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = listening.home / "app/control.json"
-    killed = json.dumps(json.loads(file.read_text()) | {"pid": 2**31 - 1})
-    statuses = _statuses(file.parent, "app", 1.0)
-    assert next(statuses) == STATUS
-    monkeypatch.setattr("millstream.edge.cli.top.time.sleep", lambda _: file.write_text(killed))
-    with pytest.raises(ControlError, match="it has ended without deleting"):
+    monkeypatch.setattr(top, "_RELEASE_S", 0)
+    statuses = top.later_statuses(listening.home / "app", "app", interval_s=0)
+    next(statuses)
+    listening.refuses = ControlError("application 'app' does not answer")
+    with pytest.raises(ControlError, match="does not answer"):
         next(statuses)
 
 

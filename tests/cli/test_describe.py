@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from millstream.edge.cli import main
 from millstream.edge.cli.commands import DescribeFormat, app
-from millstream.edge.cli.describe_command import FORMATS, TargetError, described
+from millstream.edge.cli.describe_command import FORMATS, TargetError, described, topology_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -68,6 +68,8 @@ def test_in_every_format(program: str, form: str, beginning: str) -> None:
     [
         ("{}", "write MODULE:ATTRIBUTE"),
         ("{}.py:app", "write MODULE:ATTRIBUTE"),
+        ("./{}:app", "write MODULE:ATTRIBUTE"),
+        (".{}:app", "write MODULE:ATTRIBUTE"),
         ("{}:topolgy", "has no 'topolgy'; did you mean builder or topology or app?"),
         ("{}:nothing", "is a int; it should be a Topology"),
         ("no_such_module:app", "there is no module 'no_such_module'"),
@@ -77,6 +79,18 @@ def test_an_error_says_what_to_write(program: str, target: str, message: str) ->
     with pytest.raises(TargetError) as caught:
         described(target.format(program), "text")
     assert message in str(caught.value)
+
+
+def test_a_function_with_parameters_is_refused(program: str) -> None:
+    Path(f"{program}_made.py").write_text("def topology(topic, *, key=None): ...")
+    for made in (
+        lambda: described(f"{program}_made:topology", "text"),
+        lambda: topology_of(f"{program}_made:topology"),
+    ):
+        with pytest.raises(
+            TargetError, match=r"'\w+:topology' needs the argument 'topic'; it should be .*without parameters"
+        ):
+            made()
 
 
 def test_a_missing_import_of_the_module_itself_is_not_blamed_on_the_target(program: str) -> None:

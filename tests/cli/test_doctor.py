@@ -97,7 +97,21 @@ class TestJava:
         finding = machine.check_java(inquiry(tmp_path))
 
         assert not finding.ok
-        assert "is Java 11, too old" in finding.detail + finding.fix
+        assert finding.detail == f"{java} (JAVA_HOME is {tmp_path}) is Java 11, too old for Kafka"
+        assert finding.fix.startswith("Install Java 17 or newer")
+
+    def test_is_shown_with_its_version_whatever_else_it_prints(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(
+            "#!/bin/sh\necho 'Picked up JAVA_TOOL_OPTIONS: -Dpassword=x' >&2\necho 'openjdk version \"21.0.2\"' >&2\n"
+        )
+        java.chmod(0o755)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+        assert machine.check_java(inquiry(tmp_path)).detail == f'openjdk version "21.0.2" ({java})'
 
 
 class TestMemory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,3 +36,11 @@ def test_durations(text: str, expected: int) -> None:
 def test_no_durations(text: str) -> None:
     with pytest.raises(SettingsError, match="is not a duration"):
         target_of(**{**NONE, "by_duration": text})
+
+
+@pytest.mark.parametrize("content", ["topic,0,5\n".encode("utf-16"), b"caf\xe9,0,5\n"])
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"offsets\.csv' cannot be read: .*utf-8"):
+        target_of(**{**NONE, "from_file": file})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from datetime import datetime
+from operator import index
 from typing import Any, TypeVar
 
 from millstream.core.model.durations import Duration, millis
-from millstream.core.model.errors import TopicNotFoundError
+from millstream.core.model.errors import SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Record, Records
 from millstream.core.model.serdes import Serde, written
@@ -53,17 +54,20 @@ class DriverTopics:
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
+            SettingsError: If the timestamp or the headers are not those of a record.
             MillstreamError: If the record fails under the policy "fail".
         """
         self._write(topic, (None, None), NewRecord(key, value, timestamp, headers, partition))
 
     def _write(self, topic: str, serdes: Serdes, record: NewRecord) -> None:
-        source, headers = self._runner.source(topic), tuple(record.headers)
+        source, headers = self._runner.source(topic), _checked_headers(record.headers)
         key, headers = written(_serde(serdes[0], source.key, record.key), record.key, topic, "key", headers)
         value, headers = written(
             _serde(serdes[1], source.value, record.value), record.value, topic, "value", headers
         )
-        records = Records([key], [value], [record.timestamp], headers=[headers] if headers else None)
+        records = Records(
+            [key], [value], [_checked_time(record.timestamp)], headers=[headers] if headers else None
+        )
         if record.partition is not None:
             records.partitions = [self._topics.checked(TopicPartition(topic, record.partition)).partition]
         for partition, routed in self._topics.routed(topic, records):
@@ -149,7 +153,8 @@ class DriverTopics:
             name: A topic that the topology reads.
             key: The serde of keys; None uses the serde of the source.
             value: The serde of values; None uses the serde of the source.
-            start: The timestamp of the first record, ms since the epoch or a datetime; None uses the current wall clock.
+            start: The timestamp of the first record, ms since the epoch or a datetime, in UTC without a time zone; None uses the current
+                wall clock.
             advance: The step between the timestamps of consecutive records; a timedelta, or milliseconds.
 
         Raises:
@@ -276,6 +281,31 @@ def _check_topic(runner: DriverRunner, topic: str) -> None:
     close = difflib.get_close_matches(topic, sorted(written), n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"it sends to: {', '.join(sorted(written))}"
     raise TopicNotFoundError(f"the topology does not send to topic {topic!r}; {hint}")
+
+
+def _checked_time(timestamp: int) -> int:
+    try:
+        return index(timestamp)
+    except TypeError:
+        raise SettingsError(
+            f"timestamp={timestamp!r}: a timestamp is a whole number of ms since the epoch"
+        ) from None
+
+
+def _checked_headers(headers: Headers) -> Headers:
+    """Return headers that a topic can contain; a dictionary or text would be taken apart into its keys or letters."""
+    pairs = tuple(headers) if isinstance(headers, Iterable) else (headers,)
+    for pair in pairs:
+        if not (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and isinstance(pair[1], bytes | None)
+        ):
+            raise SettingsError(
+                f"headers={headers!r}: headers are pairs of a name and bytes or None, such as [('trace', b'1')]"
+            )
+    return pairs
 
 
 def _serde(given: Serde[Any] | None, of_source: Serde[Any], data: Any) -> Serde[Any]:

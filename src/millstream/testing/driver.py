@@ -18,7 +18,7 @@ from typing import Any, Self
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.readiness import NEVER_WAIT
-from millstream.core.model.errors import SettingsError
+from millstream.core.model.errors import ArgumentError, SettingsError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
@@ -98,6 +98,10 @@ class TopologyTestDriver(DriverTables):
         snapshot: DriverSnapshot | None = None,
         renamed_stores: Mapping[str, str] | None = None,
     ) -> None:
+        if not isinstance(topology, Topology):
+            raise ArgumentError(
+                f"{topology!r} is a {type(topology).__name__}, not a ms.Topology; if it is a builder, call its build()"
+            )
         check_threads(num_threads_per_task, None)
         _check_micro_batches(commit_every, max_task_idle_ms)
         self._commit_every = commit_every

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from millstream.core.model.durations import Duration, millis
@@ -54,7 +54,7 @@ class InputTopic(Generic[K, V]):
         advance: Duration,
     ) -> None:
         self.name = name
-        self.time_ms = round(start.timestamp() * 1000) if isinstance(start, datetime) else start
+        self.time_ms = _since_epoch_ms(start) if isinstance(start, datetime) else start
         self._advance_ms = _forward(advance, "advance")
         self._write = write
         self._serdes = serdes
@@ -181,6 +181,11 @@ class OutputTopic(Generic[K, V]):
             if record.value is not None:
                 rows[record.key] = record.value
         return rows
+
+
+def _since_epoch_ms(time: datetime) -> int:
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return round(zoned.timestamp() * 1000)
 
 
 def _forward(duration: Duration, name: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import millstream as ms
 from millstream.core.model.errors import (
+    ArgumentError,
     DeserializationError,
     ProcessingError,
     SerdeError,
@@ -93,6 +94,23 @@ def test_keys_values_timestamps_and_headers_go_through() -> None:
         driver.pipe("in", None, None, 5, headers)
         driver.pipe("in", b"bytes", b"as they are", 6)
         assert driver.read("out") == [ms.Record(None, None, 5, headers), ms.Record("bytes", "as they are", 6)]
+
+
+@pytest.mark.parametrize("timestamp", [None, 1.5, "5", datetime(2026, 1, 1, tzinfo=UTC)])
+def test_a_timestamp_is_a_whole_number(timestamp: Any) -> None:
+    with (
+        Driver(echo()) as driver,
+        pytest.raises(SettingsError, match=r"timestamp=.*: a timestamp is a whole number of ms"),
+    ):
+        driver.pipe("in", "k", "v", timestamp)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"h": b"1"}, ["h"], [("h", "1")], [("h", b"1", 2)], [(b"h", b"1")], None]
+)
+def test_headers_are_pairs_of_a_name_and_bytes(headers: Any) -> None:
+    with Driver(echo()) as driver, pytest.raises(SettingsError, match=r"headers=.*: headers are pairs"):
+        driver.pipe("in", "k", "v", 0, headers)
 
 
 def test_records_have_offsets() -> None:
@@ -436,6 +454,11 @@ class TestMicroBatches:
 
 def forwarded(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
     context.forward(record)
+
+
+def test_a_builder_is_no_topology() -> None:
+    with pytest.raises(ArgumentError, match=r"not a ms\.Topology; if it is a builder, call its build"):
+        Driver(ms.StreamsBuilder())  # type: ignore[arg-type]
 
 
 def test_there_is_no_topic_without_a_name() -> None:

@@ -28,6 +28,13 @@ def test_a_cell_means_what_was_written_into_it(value: Any) -> None:
     assert type(value_in(row["value"])) is type(value)
 
 
+@pytest.mark.parametrize("value", ["a\u2028b", "a\x85b", ["\u2029"], {"\x9b31m": "\u202e"}])
+def test_a_cell_is_part_of_one_line_and_changes_no_terminal(value: Any) -> None:
+    cell = cell_of(value)
+    assert cell.isprintable()
+    assert [value_in(row["value"]) for row in read_table(f"| value |\n| {cell} |", ("value",))] == [value]
+
+
 @pytest.mark.parametrize(
     ("table", "why"),
     [
@@ -40,6 +47,14 @@ def test_a_cell_means_what_was_written_into_it(value: Any) -> None:
 def test_what_is_no_table(table: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         read_table(table, ("key", "value"))
+
+
+def test_a_row_of_dashes_is_left_out_only_below_the_head() -> None:
+    assert read_table("| value |\n|-------|\n| -     |\n| --    |", ("value",)) == [
+        {"value": "-"},
+        {"value": "--"},
+    ]
+    assert read_table("| value |\n| a     |\n| -     |", ("value",)) == [{"value": "a"}, {"value": "-"}]
 
 
 @pytest.fixture

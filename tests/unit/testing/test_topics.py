@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -68,6 +69,19 @@ class TestInput:
             topic.pipe_value("c")
             topic.pipe_value("of its own time", timestamp=4)
             assert (timestamps(driver), topic.time_ms) == ([1_000, 1_500, 3, 3_000, 4], 3_500)
+
+    @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone of the process cannot be changed")
+    def test_a_start_without_a_time_zone_is_utc_on_every_machine(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TZ", "America/New_York")
+        time.tzset()
+        try:
+            with Driver(echo()) as driver:
+                assert driver.input_topic("in", start=datetime(1970, 1, 1, 0, 0, 1)).time_ms == 1_000
+        finally:
+            monkeypatch.undo()
+            time.tzset()
 
     @pytest.mark.parametrize("back", [-1, timedelta(seconds=-1)])
     def test_times_do_not_go_back(self, back: Any) -> None:

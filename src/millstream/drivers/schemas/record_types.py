@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import partial
+from inspect import signature
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -83,7 +85,9 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
         if not isinstance(value, of):
             raise SerdeError(f"expected {of.__name__}, got {type(value).__name__}: {value!r}")
-        plain = value.model_dump(mode="python" if keep else "json") if is_pydantic(of) else value
+        plain = value
+        if is_pydantic(of):  # like the schemas: Avro's has the names of the fields, JSON's their aliases
+            plain = value.model_dump(mode="python" if keep else "json", by_alias=not keep)
         return msgspec.to_builtins(plain, builtin_types=kept)
 
     return convert
@@ -92,7 +96,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
 def from_plain(of: type[Any]) -> Callable[[Any], Any]:
     """Return the function that creates objects of a record type from plain data."""
     if is_pydantic(of):
-        validate: Callable[[Any], Any] = of.model_validate
+        validate: Callable[[Any], Any] = by_name_or_alias(of.model_validate)
         return validate
 
     def convert(data: Any) -> Any:
@@ -114,6 +118,16 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
 def is_pydantic(of: Any) -> bool:
     """Return whether a type is a pydantic model."""
     return hasattr(of, "model_validate") and hasattr(of, "model_json_schema")
+
+
+def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a pydantic model that also accepts the names of fields with aliases, under which data is written.
+
+    Before pydantic 2.11, only the configuration of the model can allow that.
+    """
+    if "by_name" not in signature(validate).parameters:
+        return validate
+    return partial(validate, by_alias=True, by_name=True)
 
 
 def parts_of(kind: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ from millstream.drivers.schemas.record_types import from_plain, to_plain
 
 _TIMEOUT_S: Final = 10
 """Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
-_CLIENTS: dict[tuple[int, tuple[tuple[str, Any], ...]], SchemaRegistryClient] = {}
+_CLIENTS: dict[tuple[int, str], SchemaRegistryClient] = {}
 _LOCK = threading.Lock()
 
 Registry = tuple[tuple[str, Any], ...]
@@ -58,7 +59,8 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
     Raises:
         SettingsError: If a secret does not exist, or the client rejects a setting.
     """
-    key = (os.getpid(), registry)  # a forked process must not share connections
+    # A forked process must not share connections. Settings may be dictionaries, which have no hash.
+    key = (os.getpid(), repr(registry))
     with _LOCK:
         if key not in _CLIENTS:
             settings = {name: value.fetch() if hasattr(value, "fetch") else value for name, value in registry}
@@ -84,6 +86,7 @@ _WRITING: Final[Mapping[Register, Mapping[str, bool]]] = {
 }
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
+_USER_INFO: Final = re.compile(r"//[^/,]*@")
 _NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
 
 
@@ -147,10 +150,14 @@ class RegistrySerde:
                     raise SerdeError(f"{self._spec.format}: {_reason(error)}") from None
                 if time.monotonic() > deadline:
                     raise UnavailableError(
-                        f"the schema registry {dict(self._spec.registry)['url']} has not answered for {_PATIENCE_S:.0f} "
+                        f"the schema registry {self._address()} has not answered for {_PATIENCE_S:.0f} "
                         f"s: {error}. No records are lost: start the application again when the registry responds"
                     ) from None
             time.sleep(_PAUSE_S)
+
+    def _address(self) -> str:
+        """Return the address without user names and passwords, which a URL may contain."""
+        return _USER_INFO.sub("//", str(dict(self._spec.registry)["url"]))
 
     def _call(self, context: SerdeContext, *, writing: bool) -> Callable[..., Any]:
         if self._pid != os.getpid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.record_types import drop_caches, is_pydantic, parts_of
+from millstream.drivers.schemas.record_types import by_name_or_alias, drop_caches, is_pydantic, parts_of
 
 
 class TypedJson:
@@ -57,6 +58,13 @@ class PydanticJson:
     def __init__(self, model: Any) -> None:
         self._model = model
 
+    @cached_property
+    def _read(self) -> Callable[[bytes], Any]:
+        return by_name_or_alias(self._model.model_validate_json)
+
+    def __reduce__(self) -> tuple[type[PydanticJson], tuple[Any]]:
+        return PydanticJson, (self._model,)
+
     def write(self, value: Any) -> bytes:
         """Write an object.
 
@@ -78,7 +86,7 @@ class PydanticJson:
             SerdeError: If the bytes are not JSON of this model.
         """
         try:
-            return self._model.model_validate_json(data)
+            return self._read(data)
         except ValueError as error:
             raise SerdeError(f"typed JSON: {error}") from None
 

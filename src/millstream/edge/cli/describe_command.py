@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,11 @@ def load(target: str) -> Any:
         TargetError: If the module or the attribute does not exist.
     """
     module_name, colon, attribute = target.partition(":")
-    if not (module_name and colon and attribute) or module_name.endswith(".py"):
+    if (
+        not (module_name and colon and attribute)
+        or module_name.startswith(".")
+        or module_name.endswith(".py")
+    ):
         raise TargetError(
             f"{target!r} does not name an object: write MODULE:ATTRIBUTE, such as examples.wordcount:topology"
         )
@@ -88,7 +93,7 @@ def topology_of(target: str) -> Topology:
     """
     found = load(target)
     while callable(found) and not isinstance(found, (type, Topology, StreamsBuilder)):
-        found = found()
+        found = called(found, target)
     if isinstance(found, StreamsBuilder):
         return found.build()
     if isinstance(found, Topology):
@@ -97,6 +102,22 @@ def topology_of(target: str) -> Topology:
         f"{target!r} is a {type(found).__name__}; it should be a Topology, a StreamsBuilder, or a function without parameters "
         "that returns one"
     )
+
+
+def called(function: Callable[..., Any], target: str) -> Any:
+    """Return the result of a function without parameters.
+
+    Raises:
+        TargetError: If it needs an argument.
+    """
+    kinds = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    for name, parameter in signature(function).parameters.items():
+        if parameter.default is Parameter.empty and parameter.kind not in kinds:
+            raise TargetError(
+                f"{target!r} needs the argument {name!r}; it should be a Topology, a StreamsBuilder, an Application, or a function without "
+                "parameters that returns one"
+            )
+    return function()
 
 
 def _plan_of(found: Any, target: str) -> Plan:
@@ -108,7 +129,7 @@ def _plan_of(found: Any, target: str) -> Plan:
     if isinstance(found, Topology):
         return found.plan()
     if callable(found) and not isinstance(found, type):
-        return _plan_of(found(), target)
+        return _plan_of(called(found, target), target)
     raise TargetError(
         f"{target!r} is a {type(found).__name__}; it should be a Topology, a StreamsBuilder, an Application, or a "
         "function without parameters that returns one"

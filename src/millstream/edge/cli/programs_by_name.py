@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.core.model.errors import SettingsError
 from millstream.edge.application.application import Application
-from millstream.edge.cli.describe_command import load, topology_of
+from millstream.edge.cli.describe_command import called, load, topology_of
 
 
 def application_of(target: str, application_id: str | None, given: Mapping[str, Any]) -> Application:
@@ -25,7 +25,7 @@ def application_of(target: str, application_id: str | None, given: Mapping[str, 
     """
     found = load(target)
     if callable(found) and not isinstance(found, type) and not isinstance(found, Application):
-        made = found() if not hasattr(found, "build") else found
+        made = called(found, target) if not hasattr(found, "build") else found
         found = made if isinstance(made, Application) else found
     if isinstance(found, Application):
         if given or application_id is not None:

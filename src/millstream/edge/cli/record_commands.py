@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millstream.core.model.errors import SettingsError
 from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
-from millstream.edge.cli.terminal_text import value_text
+from millstream.edge.cli.terminal_text import time_text, value_text
+from millstream.edge.records.json_text import json_text
 
 if TYPE_CHECKING:
     from millstream.edge.records.text_records import PeekedRecord
@@ -50,7 +50,7 @@ def peek(
     with reporting_errors("peek"):
         wanted = PeekOptions(topic, None if beginning else last, follow, key_format, value_format)
         for row in peeked(wanted, settings_of(bootstrap_servers=bootstrap_servers)):
-            typer.echo(json.dumps(row._asdict()) if as_json else _line(row))
+            typer.echo(json_text(row._asdict()) if as_json else _line(row))
 
 
 def send(
@@ -72,10 +72,25 @@ def send(
     from millstream.edge.records.text_records import sent
 
     with reporting_errors("send"):
-        given = values if values else (line.rstrip("\n") for line in sys.stdin)
+        given = values if values else _lines()
         settings = settings_of(bootstrap_servers=bootstrap_servers)
         count = sent(topic, _records(iter(given), key, separator), (key_format, value_format), settings)
         typer.echo(f"{count:,} written to {topic}")
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of standard input.
+
+    Raises:
+        SettingsError: If they are not text.
+    """
+    try:
+        for line in sys.stdin:
+            yield line.rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"standard input is not {sys.stdin.encoding}: {error}; the records before it were sent"
+        ) from None
 
 
 def _records(
@@ -87,6 +102,5 @@ def _records(
 
 
 def _line(row: PeekedRecord) -> str:
-    time = datetime.fromtimestamp(row.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     origin = f"{row.partition}-{row.offset}"
-    return f"{origin}  {time.replace('+00:00', 'Z')}  {value_text(row.key)}  {value_text(row.value)}"
+    return f"{origin}  {time_text(row.timestamp)}  {value_text(row.key)}  {value_text(row.value)}"

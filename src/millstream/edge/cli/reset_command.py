@@ -158,9 +158,10 @@ def _age_ms(text: str) -> int:
 
 def _read(file: Path) -> dict[str, dict[int, int]]:
     try:
-        return listed_offsets(file.read_text(encoding="utf-8").splitlines())
-    except OSError as error:
-        raise SettingsError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{str(file)!r} cannot be read: {error}") from None
+    return listed_offsets(text.splitlines())
 
 
 def _now_ms() -> int:

@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
 from millstream.edge.cli.terminal_text import value_text
+from millstream.edge.records.json_text import json_text
 
 if TYPE_CHECKING:
     from millstream.core.queries.question import Answer
@@ -72,7 +73,7 @@ def store(
                 "offsets": answer.offsets,
                 "lag": answer.lag,
             }
-            typer.echo(json.dumps(facts))
+            typer.echo(json_text(facts))
         else:
             for line in _lines(answer.value, described=method == "info"):
                 typer.echo(line)

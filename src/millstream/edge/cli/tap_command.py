@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors
-from millstream.edge.cli.terminal_text import value_text
+from millstream.edge.cli.terminal_text import time_text, value_text
+from millstream.edge.records.json_text import json_text
 
 if TYPE_CHECKING:
     from millstream.edge.taps.tap_buffers import TapRecord
@@ -34,13 +33,12 @@ def tap(
 
     with reporting_errors("tap"), connect(application_id, state_dir).tap(node) as tapped:
         for record in islice(tapped, limit):
-            typer.echo(json.dumps(asdict(record)) if as_json else _line(record))
+            typer.echo(json_text(asdict(record)) if as_json else _line(record))
 
 
 def _line(record: TapRecord) -> str:
-    time = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     origin = "-" if record.topic is None else f"{record.topic}-{record.partition}-{record.offset}"
     cut = "  (cut)" if record.cut else ""
     return (
-        f"{origin}  {time.replace('+00:00', 'Z')}  {value_text(record.key)}  {value_text(record.value)}{cut}"
+        f"{origin}  {time_text(record.timestamp)}  {value_text(record.key)}  {value_text(record.value)}{cut}"
     )

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from millstream.edge.status.application_status import Status
 
 _ENDED: Final = ("stopped", "failed")
+_RELEASE_S: Final = 1.0
+"""An application that ends stops answering before it deletes its control file."""
+_WHOLE_LINES: Final = 10_000
+"""The width of a file or a pipe, where nothing is wrapped or cut."""
 
 
 def top(
@@ -32,36 +36,39 @@ def top(
 
     from millstream.core.model.topics import checked_name
     from millstream.edge.cli.top_table import drawn
+    from millstream.edge.control.control_client import send
 
     with reporting_errors("top"):
         settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
         home = settings.home(checked_name(application_id, "application"))
-        statuses = _statuses(home, application_id, interval)
-        status = next(statuses)
+        status = send(home, application_id, "status")
         if once or not sys.stdout.isatty():
-            Console().print(drawn(application_id, status))
+            Console(width=None if sys.stdout.isatty() else _WHOLE_LINES).print(drawn(application_id, status))
             return
         with Live(drawn(application_id, status), auto_refresh=False, screen=False) as live:
-            for status in statuses:
+            for status in later_statuses(home, application_id, interval_s=interval):
                 live.update(drawn(application_id, status), refresh=True)
+        typer.echo(f"application {application_id!r} has ended")
 
 
-def _statuses(home: Path, application_id: str, interval_s: float) -> Iterator[Status]:
-    """Yield the status of an application repeatedly, until it ends.
+def later_statuses(home: Path, application_id: str, *, interval_s: float) -> Iterator[Status]:
+    """Yield the status of an application at an interval, until it ends.
 
     Raises:
-        ControlError: If it is not running at first, or ends without deleting its control file.
+        ControlError: If it ended without deleting its control file, such as a killed application.
     """
     from millstream.edge.control.control_client import send
     from millstream.edge.control.control_file import has_control_file
 
-    yield (status := send(home, application_id, "status"))
-    while status.state not in _ENDED:
+    while True:
         time.sleep(interval_s)
         try:
             status = send(home, application_id, "status")
         except ControlError:
+            time.sleep(_RELEASE_S)
             if has_control_file(home):
                 raise
             return
         yield status
+        if status.state in _ENDED:
+            return

@@ -18,8 +18,9 @@ def drawn(application_id: str, status: Status) -> Group:
         f"  {status.tasks} tasks",
     )
     topics = Table("topic", "lag", "buffered", "limit", box=None, pad_edge=False)
+    topics.columns[0].overflow = "fold"  # in a narrow terminal, on several lines
     for column in topics.columns[1:]:
-        column.justify = "right"
+        column.justify, column.no_wrap = "right", True
     for topic, lag in sorted(status.lag.items()):
         rate = status.throttled.get(topic)
         limit = "paused" if topic in status.paused else "" if rate is None else f"{rate:,}/s"

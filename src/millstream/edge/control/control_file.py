@@ -51,7 +51,7 @@ def delete_control_file(home: Path) -> None:
 
 
 def has_control_file(home: Path) -> bool:
-    """Return whether an application runs, or was killed: one that ends deletes the file."""
+    """Return whether the application has not ended, or has ended without deleting the file."""
     return (home / _FILE).exists()
 
 

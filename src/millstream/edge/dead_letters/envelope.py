@@ -160,6 +160,8 @@ class Guard:
     most_replays: int = 3
 
     def destination(self, letter: Envelope) -> Destination:
+        if not letter.is_letter:
+            return Destination(refusal=f"not a dead letter: it has no {FAILURE_HEADERS}")
         if letter.replays >= self.most_replays:
             return Destination(
                 refusal=f"replayed {letter.replays} times before, and failed again (--max-replays {self.most_replays})"

@@ -80,13 +80,12 @@ def read_store(
             f"the checkpoint {location} has no complete micro-batch, so there is nothing to read"
         )
     with configured(session, {}, progress.shuffle_partitions, location):
-        found = [
-            row
-            for task in stored_tasks(session, location, progress.last_complete, name)
-            for row in _rows(name, task, key, value)
-        ]
+        found: list[tuple[Any, dict[str, object]]] = []
+        for task in stored_tasks(session, location, progress.last_complete, name):
+            spec = _spec(name, task.fingerprint, key, value)
+            found += _rows(spec, task)
     rows = [row for _, row in sorted(found, key=itemgetter(0))]
-    columns = list(rows[0]) if rows else ["key", "value"]
+    columns = _columns(spec)
     table = pa.table({column: _array([row[column] for row in rows]) for column in columns})
     return table.replace_schema_metadata(_position(progress))
 
@@ -109,11 +108,19 @@ def _url(checkpoint: str | Path) -> str:
     return path.as_uri()
 
 
-def _rows(
-    name: str, task: StoredTask, key: Serde[Any] | None, value: Serde[Any] | None
-) -> Iterator[tuple[Any, dict[str, object]]]:
+def _columns(spec: StoreSpec) -> list[str]:
+    times = (
+        ["start"]
+        if isinstance(spec, WindowSpec)
+        else ["start", "end"]
+        if isinstance(spec, SessionSpec)
+        else []
+    )
+    return ["key", *times, "value", *(["timestamp"] if spec.timestamped else [])]
+
+
+def _rows(spec: StoreSpec, task: StoredTask) -> Iterator[tuple[Any, dict[str, object]]]:
     """Yield the rows of a task, each with its sort key."""
-    spec = _spec(name, task.fingerprint, key, value)
     order = order_of(spec)
     stores = MemoryStores()
     stores.apply(task.content)
@@ -154,11 +161,16 @@ def _serde(store: str, side: str, name: str, given: Serde[Any] | None) -> Serde[
 def _array(values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
+    # Besides Arrow's errors, large integers raise OverflowError, and surrogates UnicodeEncodeError, a ValueError.
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except (pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         pass
     try:
         return pa.array([plain(value) for value in values])
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([str(value) for value in values])
+    except (pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
+        return pa.array([None if value is None else _text(value) for value in values])
+
+
+def _text(value: Any) -> str:
+    return str(value).encode(errors="backslashreplace").decode()

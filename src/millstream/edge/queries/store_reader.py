@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Final, Generic, TypeVar, overload
 
-from millstream.core.model.errors import StoreError
+from millstream.core.model.errors import MillstreamError
 from millstream.core.model.windowed import Windowed
 from millstream.core.queries.question import Answer, Question
 from millstream.edge.lab.html import table_html
@@ -164,5 +164,5 @@ class StoreReader(Generic[K, V]):
     def _repr_html_(self) -> str:
         try:
             return table_html(("key", "value"), self.all(limit=_SHOWN))
-        except StoreError as error:  # such as a store of an application that has ended
+        except MillstreamError as error:  # such as a store of an application that has ended
             return f"<p>{escape(str(error))}</p>"

@@ -114,13 +114,13 @@ def sent(
 def _written(text: str | None, form: str) -> bytes | None:
     if text is None:
         return None
-    if form in ("auto", "string", "bytes"):
-        return text.encode()
     try:
+        if form in ("auto", "string", "bytes"):
+            return text.encode()
         given = UUID(text) if form == "uuid" else json.loads(text)
         data: bytes = getattr(serdes, form).serialize(given)
-    except (ValueError, MillstreamError) as error:
-        raise SettingsError(f"{text!r} is no {form}: {error}") from None
+    except (ValueError, OverflowError, MillstreamError) as error:
+        raise SettingsError(f"{text!r} is no {form}: {error}; the records before it were sent") from None
     return data
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from millstream.core.model.errors import MillstreamError, ProductionError, TopicNotFoundError
+from millstream.core.model.errors import MillstreamError, ProductionError, SettingsError, TopicNotFoundError
 from millstream.core.model.serdes import Serde, read, written
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import made
 from millstream.edge.settings.settings import Settings
 
+T = TypeVar("T")
 _GROUP: Final = "millstream-peek"
 _SENDER: Final = "millstream-send"
 _POLL_S: Final = 0.2
@@ -52,10 +54,6 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
     broker = broker_with(settings, topic)
     counts = broker.partition_counts([topic])
     begins, ends = broker.begin_offsets(counts)[topic], broker.end_offsets(counts)[topic]
-    starts = {
-        number: begins[number] if last is None else max(begins[number], ends[number] - last)
-        for number in begins
-    }
     own = {
         "group.id": _GROUP,
         "enable.auto.commit": False,
@@ -63,36 +61,84 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
         "enable.partition.eof": True,
     }
     consumer = made(Consumer, {**settings.client("consumer", _GROUP), **own})
+    reader = _TopicReader(consumer, topic, ends)
     try:
-        consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
-        waiting = {number for number in starts if starts[number] < ends[number]}
-        yield from _until_read(consumer, topic, waiting, ends, follow=follow)
+        if last is not None:
+            for records in newest(reader.by_partition, begins, ends, last).values():
+                yield from records
+        if last is None or follow:
+            yield from reader.read(begins if last is None else ends, follow=follow)
     finally:
         consumer.close()
 
 
-def _until_read(
-    consumer: Consumer, topic: str, waiting: set[int], ends: Mapping[int, int], *, follow: bool
-) -> Iterator[Message]:
-    while waiting or follow:
-        message = consumer.poll(_POLL_S)
-        if message is None:
-            continue
-        error, partition = message.error(), message.partition() or 0
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise MillstreamError(f"topic {topic!r} cannot be read: {error}")
-        if error is not None or (message.offset() or 0) + 1 >= ends[partition]:
-            waiting.discard(partition)
-        if error is None:
-            yield message
+def newest(
+    read: Callable[[Mapping[int, int]], Mapping[int, Sequence[T]]],
+    begins: Mapping[int, int],
+    ends: Mapping[int, int],
+    last: int,
+) -> dict[int, list[T]]:
+    """Return the last records of each partition, although offsets have gaps, such as the markers of transactions.
+
+    Args:
+        read: Returns the records of partitions from an offset on, up to the ends.
+        begins: The first offset of each partition.
+        ends: The end of each partition, exclusive.
+        last: The number of records per partition.
+    """
+    found: dict[int, list[T]] = {number: [] for number in sorted(ends)}
+    span, missing = last, [number for number in found if begins[number] < ends[number]]
+    while missing:
+        starts = {number: max(begins[number], ends[number] - span) for number in missing}
+        for number, records in read(starts).items():
+            found[number] = list(records[-last:])
+        missing = [n for n in missing if len(found[n]) < last and starts[n] > begins[n]]
+        span *= 2
+    return found
+
+
+@dataclass(frozen=True)
+class _TopicReader:
+    """Reads partitions of a topic up to their ends, exclusive, and then further records."""
+
+    consumer: Consumer
+    topic: str
+    ends: Mapping[int, int]
+
+    def by_partition(self, starts: Mapping[int, int]) -> dict[int, list[Message]]:
+        """Return the records of partitions from an offset on, up to the ends."""
+        found: dict[int, list[Message]] = {number: [] for number in starts}
+        for message in self.read(starts):
+            number = message.partition() or 0
+            if (message.offset() or 0) < self.ends[number]:
+                found[number].append(message)
+        return found
+
+    def read(self, starts: Mapping[int, int], *, follow: bool = False) -> Iterator[Message]:
+        """Yield records from an offset on. With ``follow``, wait for further records."""
+        self.consumer.assign([TopicPartition(self.topic, number, start) for number, start in starts.items()])
+        waiting = {number for number in starts if starts[number] < self.ends[number]}
+        while waiting or follow:
+            message = self.consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error, partition = message.error(), message.partition() or 0
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise MillstreamError(f"topic {self.topic!r} cannot be read: {error}")
+            if error is not None or (message.offset() or 0) + 1 >= self.ends[partition]:
+                waiting.discard(partition)
+            if error is None:
+                yield message
 
 
 def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     """Write records; return their number when all are acknowledged.
 
+    If the iterable raises an exception, the records before it are sent first.
+
     Raises:
         TopicNotFoundError: If the topic does not exist.
-        ProductionError: If a record is not acknowledged.
+        ProductionError: If a record is refused or not acknowledged.
     """
     broker_with(settings, topic)
     failures: list[KafkaError] = []
@@ -104,20 +150,38 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     own = {"enable.idempotence": True, "partitioner": "murmur2_random"}
     producer = made(Producer, {**settings.client("producer", _SENDER), **own})
     count = 0
-    for key, value, timestamp in records:
-        while True:
-            try:
-                producer.produce(topic, key=key, value=value, timestamp=timestamp or 0, on_delivery=note)
-                break
-            except BufferError:
-                producer.poll(_POLL_S)
-        producer.poll(0)
-        count += 1
+    try:
+        for record in records:
+            _enqueue(producer, topic, record, note)
+            count += 1
+    except KafkaException as error:  # such as a record that is too large
+        producer.flush(_FLUSH_S)
+        raise ProductionError(
+            f"topic {topic!r}: record {count + 1:,} is refused ({error.args[0]}); those before it were sent"
+        ) from None
+    except Exception:
+        producer.flush(_FLUSH_S)
+        raise
     left = producer.flush(_FLUSH_S)
     if failures or left:
         why = str(failures[0]) if failures else f"{left} records are not acknowledged after {_FLUSH_S:.0f} s"
         raise ProductionError(f"topic {topic!r}: {why}")
     return count
+
+
+def _enqueue(
+    producer: Producer, topic: str, record: Raw, note: Callable[[KafkaError | None, Message], None]
+) -> None:
+    """Give a record to the client; wait while its queue is full."""
+    key, value, timestamp = record
+    sent_ms = 0 if timestamp is None else max(timestamp, 1)  # librdkafka reads 0 as "now"
+    while True:
+        try:
+            producer.produce(topic, key=key, value=value, timestamp=sent_ms, on_delivery=note)
+            break
+        except BufferError:
+            producer.poll(_POLL_S)
+    producer.poll(0)
 
 
 def as_bytes(data: str | bytes | None) -> bytes | None:
@@ -152,15 +216,31 @@ def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes:
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
+        SettingsError: If a tuple is not a record.
         ProductionError: If a record is not acknowledged.
     """
     return write(settings, topic, [_raw(record, topic, serdes) for record in records])
 
 
 def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
-    key, value, timestamp = (*record, None, None)[:3] if isinstance(record, tuple) else (None, record, None)
+    key, value, timestamp = _parts(record) if isinstance(record, tuple) else (None, record, None)
     return (
         written(serdes[0], key, topic, "key", ())[0],
         written(serdes[1], value, topic, "value", ())[0],
         timestamp,
+    )
+
+
+def _parts(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
+    """Return key, value and timestamp of a record.
+
+    Raises:
+        SettingsError: If the tuple is not a record.
+    """
+    if len(record) in (2, 3):
+        key, value, timestamp = (*record, None)[:3]
+        if timestamp is None or (isinstance(timestamp, int) and timestamp >= 0):
+            return key, value, timestamp
+    raise SettingsError(
+        f"{record!r} is not a record: a record is a value, a pair of key and value, or a tuple of key, value and timestamp (ms since the epoch)"
     )

@@ -24,13 +24,18 @@ def settings_file() -> str | None:
     """Return the path of the TOML file in MILLSTREAM_CONFIG; None if it is not set.
 
     Raises:
-        SettingsError: If the file does not exist.
+        SettingsError: If the file does not exist or cannot be read.
     """
     file = os.environ.get(f"{PREFIX}CONFIG")
-    if file is not None and not Path(file).exists():
-        raise SettingsError(
-            f"the settings file {file!r} does not exist (from the environment variable MILLSTREAM_CONFIG)"
-        )
+    if file is None:
+        return None
+    origin = "(from the environment variable MILLSTREAM_CONFIG)"
+    try:
+        Path(file).open("rb").close()
+    except FileNotFoundError:
+        raise SettingsError(f"the settings file {file!r} does not exist {origin}") from None
+    except OSError as error:
+        raise SettingsError(f"the settings file {file!r} cannot be read: {error.strerror} {origin}") from None
     return file
 
 

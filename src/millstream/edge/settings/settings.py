@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     bootstrap_servers: str = Field(description="host:port of brokers, separated by commas, or a list of them")
     state_dir: Path = Field(
         default_factory=lambda: (
-            Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "millstream"
+            Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "millstream"
         ),
         description="directory of local copies and, unless checkpoint_location says otherwise, of checkpoints",
     )

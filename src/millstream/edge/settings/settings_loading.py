@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,6 +16,8 @@ from millstream.edge.settings.client_settings import SECRET
 from millstream.edge.settings.environment_variables import PREFIX, check_variables
 from millstream.edge.settings.settings import Settings
 
+_TYPE: Final = re.compile(r"constrained-\w+|literal\[.*\]|dict\[.*\]")
+"""A part of the location of a problem that is one of several types of a setting."""
 _MAY_HOLD_SECRETS: Final = ("kafka", "consumer", "producer", "spark", "app_config")
 
 
@@ -31,7 +34,7 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explained(problem) for problem in error.errors())) from None
+        raise SettingsError(_explanation(error.errors())) from None
     except UnreadableSettingsError as error:
         raise SettingsError(
             f'{error}; write it as JSON, for example MILLSTREAM_KAFKA=\'{{"acks": "all"}}\''
@@ -48,8 +51,19 @@ def _unknown(name: str) -> str:
     return f"there is no setting {name!r}; {hint} Settings of Kafka's clients go into kafka={{...}}, consumer={{...}} or producer={{...}}"
 
 
-def _explained(problem: Any) -> str:
-    name, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+def _explanation(problems: Sequence[Any]) -> str:
+    """Explain problems: by setting, without the types that it may have, and without settings of which a part is wrong."""
+    by_name: dict[str, list[Any]] = {}
+    for problem in problems:
+        parts = [str(part) for part in problem["loc"] if not _TYPE.fullmatch(str(part))]
+        by_name.setdefault(".".join(parts), []).append(problem)
+    wrong = [name for name in by_name if not any(other.startswith(f"{name}.") for other in by_name)]
+    return "; ".join(_explained(name, by_name[name]) for name in wrong)
+
+
+def _explained(name: str, problems: Sequence[Any]) -> str:
+    problem = problems[0]
+    message = ", or ".join(dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in problems))
     if not name:
         return f"the settings do not fit together: {message}"
     if problem["type"] == "missing":

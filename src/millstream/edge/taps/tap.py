@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from html import escape
 from typing import Any, Final, Self
 
+from millstream.core.model.errors import MillstreamError
 from millstream.edge.lab.html import table_html
 from millstream.edge.taps.tap_buffers import TapContent, TapCounts, TapRecord
 
@@ -83,7 +85,11 @@ class Tap:
         return f"<Tap {self.node!r}: {'closed' if self._final else 'on'}>"
 
     def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, [[getattr(each, name) for name in _COLUMNS] for each in self.records()])
+        try:
+            records = self.records()
+        except MillstreamError as error:  # such as a tap of an application that has ended
+            return f"<p>{escape(str(error))}</p>"
+        return table_html(_COLUMNS, [[getattr(each, name) for name in _COLUMNS] for each in records])
 
     def __enter__(self) -> Self:
         return self

@@ -6,9 +6,11 @@ loopback address it also refuses host names that are not its own, which prevents
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.edge.records.json_text import json_text
 
 log = logging.getLogger("millstream.http")
 
@@ -58,11 +61,7 @@ class HttpResponse:
     @classmethod
     def json(cls, data: Any, status: int = HTTPStatus.OK) -> HttpResponse:
         """Return a response with JSON. NaN and infinite numbers, which JSON lacks, are sent as text."""
-        try:
-            content = json.dumps(data, allow_nan=False)
-        except ValueError:
-            content = json.dumps(json.loads(json.dumps(data), parse_constant=str))
-        return cls(content.encode(), "application/json", status)
+        return cls(json_text(data).encode(), "application/json", status)
 
 
 Route = Callable[[HttpRequest], HttpResponse]
@@ -89,16 +88,22 @@ class Listener:
     def __init__(
         self, host: str, port: int, routes: Mapping[tuple[str, str], Route], guard: Guard = allow_all
     ) -> None:
+        name = f"[{host}]" if ":" in host else host
         made = type("_PageHandler", (_PageHandler,), {"routes": routes, "guard": staticmethod(guard)})
         try:
-            self._server = _Server((host, port), made)
+            self._server = (_Ipv6Server if ":" in host else _Server)((host, port), made)
         except OSError as error:
+            of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+            advice = (
+                "choose another port, or 0 for a free one"
+                if of_port
+                else "set http_host to an address of this host"
+            )
             raise SettingsError(
-                f"cannot listen on {host}:{port} ({error.strerror or error}): choose another port, or 0 for a free one"
+                f"cannot listen on {name}:{port} ({error.strerror or error}): {advice}"
             ) from None
         self.port: int = self._server.server_address[1]
         self._server.own_only = is_loopback(host)
-        name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self.port}"
         """The URL for a browser on this host."""
         threading.Thread(
@@ -133,6 +138,10 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request from %s ended early", client_address, exc_info=True)
+
+
+class _Ipv6Server(_Server):
+    address_family = socket.AF_INET6
 
 
 class _PageHandler(BaseHTTPRequestHandler):

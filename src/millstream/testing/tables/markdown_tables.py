@@ -49,10 +49,10 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
         raise SettingsError(
             f"the table has the columns {', '.join(head)}; it may have each of {', '.join(columns)} once"
         )
+    if rows and all(cell and not cell.strip("-:") for cell in rows[0]):
+        del rows[0]
     result = []
     for row in rows:
-        if all(cell and not cell.strip("-:") for cell in row):
-            continue
         if len(row) != len(head):
             raise SettingsError(
                 f"the row | {' | '.join(row)} | has {len(row)} cells, and the table has {len(head)} columns"
@@ -92,11 +92,19 @@ def cell_of(value: Any) -> str:
         plain = (
             value_in(value) == value and value == value.strip() and "|" not in value and value.isprintable()
         )
-        return value if plain else json.dumps(value, ensure_ascii=False).replace("|", _BAR)
+        return value if plain else _json(value)
     try:
-        return json.dumps(value, ensure_ascii=False, sort_keys=True).replace("|", _BAR)
+        return _json(value)
     except (TypeError, ValueError):
         return str(value)
+
+
+def _json(value: Any) -> str:
+    """Return JSON in which no character ends the line or the cell, or changes the terminal."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if not text.isprintable():
+        text = json.dumps(value, sort_keys=True)
+    return text.replace("|", _BAR)
 
 
 def normal(rows: Iterable[Row]) -> list[Row]:

@@ -52,6 +52,17 @@ class Customer(BaseModel):
     age: int | None = None
 
 
+class Shipment(BaseModel):
+    """A model whose fields have other names in the JSON of other programs."""
+
+    order_id: str = Field(alias="orderId")
+    parcels: list[Parcel] = []
+
+
+class Parcel(BaseModel):
+    net_grams: int = Field(validation_alias="netGrams", serialization_alias="netGrams")
+
+
 class Point(msgspec.Struct):
     x: int
     y: float = 0.0
@@ -90,10 +101,21 @@ def test_a_dataclass_comes_back_through_json(order: Order) -> None:
     assert from_plain(Order)(plain) == order
 
 
-@pytest.mark.parametrize("value", [Customer(name="Ada", age=36), Customer(name="Bob"), Point(1, 2.5)])
+SHIPMENT = Shipment.model_validate({"orderId": "a", "parcels": [{"netGrams": 250}]})
+
+
+@pytest.mark.parametrize(
+    "value", [Customer(name="Ada", age=36), Customer(name="Bob"), Point(1, 2.5), SHIPMENT]
+)
 def test_models_and_structs_come_back(value: Any) -> None:
     assert through_avro(type(value), value) == value
     assert from_plain(type(value))(to_plain(type(value), keep=False)(value)) == value
+
+
+def test_json_has_the_aliases_of_its_schema() -> None:
+    plain = to_plain(Shipment, keep=False)(SHIPMENT)
+    assert plain == {"orderId": "a", "parcels": [{"netGrams": 250}]}
+    assert plain.keys() == json_schema(Shipment)["properties"].keys()
 
 
 def test_the_schema_of_a_dataclass_has_its_fields_and_defaults() -> None:

@@ -292,3 +292,38 @@ def test_what_cannot_be_is_refused_where_it_is_said(arguments: dict[str, Any], w
         ms.serdes.avro(Order, **arguments)
     with pytest.raises(SettingsError, match="not a dataclass, pydantic model or msgspec Struct"):
         ms.serdes.avro(int, registry="mock://x")
+
+
+@pytest.mark.parametrize("schema", ["{", "string", {"type": {1}}])
+def test_a_schema_that_is_not_json_is_refused_where_it_is_given(schema: Any) -> None:
+    for create in (ms.serdes.avro, ms.serdes.json_schema):
+        with pytest.raises(SettingsError, match="the schema is not JSON"):
+            create(schema, registry="mock://x")
+
+
+def _token(config: dict[str, str]) -> dict[str, str]:
+    return {"bearer.auth.token": config["realm"]}
+
+
+def test_settings_of_the_registry_may_contain_dictionaries(registry: str) -> None:
+    settings = {
+        "url": registry,
+        "bearer.auth.credentials.source": "CUSTOM",
+        "bearer.auth.custom.provider.function": _token,
+        "bearer.auth.custom.provider.config": {"realm": "shop"},
+    }
+    serde = ms.serdes.avro(Order, registry=settings)
+    assert serde.deserialize(serde.serialize(Order("a", 1))) == Order("a", 1)
+    assert client_of(registry_of(settings)) is client_of(registry_of(settings))
+
+
+def test_the_error_about_an_outage_contains_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(spec: Any) -> Any:
+        raise SchemaRegistryError(503, 50301, "starting")
+
+    monkeypatch.setattr(registry_serde, "_writer", down)
+    monkeypatch.setattr(registry_serde, "_PATIENCE_S", 0)
+    serde = ms.serdes.avro(Order, registry="https://ada:hunter2@one:8081,https://ada:hunter2@two:8081")
+    with pytest.raises(UnavailableError, match="https://one:8081,https://two:8081") as raised:
+        serde.serialize(Order("a", 1))
+    assert "hunter2" not in str(raised.value)

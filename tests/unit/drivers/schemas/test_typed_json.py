@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pyspark import cloudpickle
 
 import millstream as ms
@@ -53,6 +53,10 @@ class Customer(BaseModel):
     friends: list[Customer] = []
 
 
+class Shipment(BaseModel):
+    order_id: str = Field(alias="orderId")
+
+
 @dataclass
 class Tree:
     children: list[Tree]
@@ -65,12 +69,22 @@ class Holder:
 
 
 @pytest.mark.parametrize(
-    "value", [Customer(name="Zoë", friends=[Customer(name="Bob")]), Tree([Tree([], Size.SMALL)])]
+    "value",
+    [
+        Customer(name="Zoë", friends=[Customer(name="Bob")]),
+        Tree([Tree([], Size.SMALL)]),
+        Shipment.model_validate({"orderId": "a"}),
+    ],
 )
 def test_objects_come_back(value: Any) -> None:
     serde = pickle.loads(pickle.dumps(ms.serdes.typed(type(value))))
     assert serde.name == f"json:{type(value).__name__}"
     assert serde.deserialize(serde.serialize(value)) == value
+
+
+def test_a_model_is_read_by_its_aliases_and_by_the_names_of_its_fields() -> None:
+    serde = ms.serdes.typed(Shipment)
+    assert serde.deserialize(b'{"orderId":"a"}') == serde.deserialize(b'{"order_id":"a"}')
 
 
 def test_classes_of_the_program_itself_are_pickled_with_a_serde() -> None:

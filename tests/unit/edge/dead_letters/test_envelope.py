@@ -11,6 +11,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers
 from millstream.edge.dead_letters.envelope import REPLAYED_FROM, REPLAYS, Chosen, Destination, Envelope, Guard
 
+FAILED = "millstream.error.stage"
 GUARD = Guard("dead", {"in": 2, "dead": 1, "other": 1})
 
 
@@ -111,8 +112,9 @@ def test_a_record_that_came_back_is_counted_and_the_newest_header_counts() -> No
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (letter((REPLAYS, "3")), "replayed 3 times before"),
-        (letter(), "no header names the topic"),
+        (letter((FAILED, "process"), (REPLAYS, "3")), "replayed 3 times before"),
+        (letter((FAILED, "process")), "no header names the topic"),
+        (letter(), "not a dead letter"),
         (read_from("dead"), "dead-letter topic itself"),
         (read_from("gone"), "does not exist"),
         (read_from("app-by-user-repartition"), "internal topic"),
@@ -123,6 +125,12 @@ def test_a_record_that_came_back_is_counted_and_the_newest_header_counts() -> No
 def test_what_is_not_sent_back(found: Envelope, why: str) -> None:
     destination = GUARD.destination(found)
     assert (destination.topic, why in destination.refusal) == ("", True), destination
+
+
+def test_a_record_that_is_not_a_dead_letter_is_not_sent_to_another_topic() -> None:
+    guard = Guard("dead", {"other": 1}, to="other")
+    assert guard.destination(letter((FAILED, "punctuate"))) == Destination("other")
+    assert "not a dead letter" in guard.destination(letter(("mine", "1"))).refusal
 
 
 def test_a_partition_that_is_gone_is_chosen_by_key() -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import QueryError
+from millstream.core.model.errors import ControlError, QueryError
 from millstream.core.queries.question import Answer, Question
 from millstream.edge.queries.store_answers import Answers
 from millstream.edge.queries.store_reader import StoreReader
@@ -53,6 +53,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
 
 def reader(answers: Answers, name: str, **options: Any) -> StoreReader[Any, Any]:
     return StoreReader(name, answers.answer, **options)
+
+
+def test_a_notebook_shows_why_a_store_cannot_be_read() -> None:
+    def ended(question: Question) -> Answer:
+        raise ControlError("application 'shop' does not answer: <pid>")
+
+    shown = StoreReader[Any, Any]("counts", ended)._repr_html_()
+    assert shown == "<p>application &#x27;shop&#x27; does not answer: &lt;pid&gt;</p>"
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,10 @@ class TestValues:
         with pytest.raises(SettingsError, match=rf"'{name}' cannot be 0: Input should be greater than"):
             settings_from({**SERVERS, name: 0})
 
+    def test_an_empty_variable_is_not_a_directory_for_state(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", "")
+        assert settings_from(SERVERS).state_dir == Path.home() / ".local/state/millstream"
+
     def test_cannot_be_changed_later(self) -> None:
         with pytest.raises(ValueError, match="frozen"):
             settings_from(SERVERS).max_batch_records = 5  # type: ignore[misc]
@@ -237,6 +241,11 @@ class TestSources:
             2,
             3,
         )
+
+    def test_a_directory_is_no_settings_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("MILLSTREAM_CONFIG", str(tmp_path))
+        with pytest.raises(SettingsError, match=r"the settings file .* cannot be read: Is a directory"):
+            settings_from(SERVERS)
 
     def test_a_file_that_does_not_exist_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_CONFIG", "/no/such/file.toml")
@@ -547,6 +556,22 @@ class TestWhatIsNoText:
         for given in ({"shuffle_partitions": 4}, {"on_changed_shuffle_partitions": "keep"}):
             with pytest.raises(SettingsError, match="needs shuffle_partitions=None, on_changed"):
                 settings_from({**SERVERS, "parallelism": parallelism, **given})
+
+    @pytest.mark.parametrize(
+        ("parallelism", "why"),
+        [
+            (
+                0,
+                "'parallelism' cannot be 0: Input should be greater than 0, or Input should be 'auto', or Input",
+            ),
+            ({"orders": "many"}, "'parallelism.orders' cannot be 'many': Input should be a valid integer"),
+        ],
+    )
+    def test_an_error_names_only_what_exists(self, parallelism: Any, why: str) -> None:
+        with pytest.raises(SettingsError) as caught:
+            settings_from({**SERVERS, "parallelism": parallelism})
+        assert why in caught.value.message
+        assert not re.search(r"constrained|literal|dict\[", caught.value.message)
 
     def test_parallelism_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for text, value in (("auto", "auto"), ("4", 4)):

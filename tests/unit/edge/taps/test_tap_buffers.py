@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -168,3 +169,13 @@ class TestFromAnotherProcess:
         printed = CliRunner().invoke(command_line, ["tap", "shop", "reed", "--state-dir", str(tmp_path)])
         assert printed.exit_code == 1
         assert printed.stderr.startswith("millstream tap: application 'shop' has no node 'reed'")
+
+
+def test_a_notebook_shows_why_a_tap_cannot_be_read() -> None:
+    def ended(action: str, arguments: Mapping[str, Any]) -> Any:
+        if action == "open":
+            return "id"
+        raise ControlError("application 'shop' does not answer: <pid>")
+
+    shown = Tap("node", 5, ended)._repr_html_()
+    assert shown == "<p>application &#x27;shop&#x27; does not answer: &lt;pid&gt;</p>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -108,4 +109,23 @@ def test_a_port_that_is_taken_is_said(listeners: Listeners, looked: Looked) -> N
     taken = urlsplit(listeners.urls["metrics"]).port
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": taken})
     with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{taken} .*choose another port"):
+        Listeners().open(looked, settings, lambda *arguments, **facts: None, no_plan)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_an_address_of_ipv6_is_listened_on(looked: Looked, host: str) -> None:
+    listeners = Listeners()
+    settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": host})
+    listeners.open(looked, settings, lambda *arguments, **facts: None, no_plan)
+    try:
+        assert listeners.urls["metrics"].startswith(f"http://[{host}]:")
+        assert ask(listeners, "/healthz")[0] == 200
+    finally:
+        listeners.close()
+
+
+def test_an_address_that_is_not_of_this_host_is_not_blamed_on_the_port(looked: Looked) -> None:
+    settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": "192.0.2.1"})
+    with pytest.raises(SettingsError, match=r"cannot listen on 192\.0\.2\.1:0 .*set http_host to an address"):
         Listeners().open(looked, settings, lambda *arguments, **facts: None, no_plan)

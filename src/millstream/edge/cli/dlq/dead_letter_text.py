@@ -6,14 +6,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 
 import typer
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.runtime.reset import timestamp_ms
-from millstream.edge.cli.terminal_text import printable
+from millstream.edge.cli.terminal_text import printable, time_text
 from millstream.edge.dead_letters.dead_letter_queue import (
     DeadLetterQueue,
     LetterNotFoundError,
@@ -119,7 +118,7 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
         f"dead letter  {letter.topic_partition.topic}, partition {letter.topic_partition.partition}, offset {letter.offset}"
     )
     typer.echo(f"read from    {printable(origin)}")
-    typer.echo(f"time         {_time(letter.timestamp)}")
+    typer.echo(f"time         {time_text(letter.timestamp)}")
     typer.echo(
         f"failed in    stage {printable(facts.get('stage', '-'))}, node {printable(facts.get('node', '-'))}"
     )
@@ -199,7 +198,7 @@ def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
     return (
         str(letter.topic_partition.partition),
         str(letter.offset),
-        _time(letter.timestamp),
+        time_text(letter.timestamp),
         *(printable(cell.partition("\n")[0]) for cell in cells),
     )
 
@@ -207,11 +206,6 @@ def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
 def _replays(letter: Envelope, was: bool) -> str:
     replays = f"came back {letter.replays}x" if letter.replays else ""
     return ", ".join(part for part in ("yes" if was else "", replays) if part)
-
-
-def _time(timestamp: int) -> str:
-    seconds, ms = divmod(timestamp, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03}Z"
 
 
 def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:

@@ -45,16 +45,17 @@ def python_finding(found: tuple[int, ...]) -> Finding:
 
 def check_java(_: Inquiry) -> Finding:
     """Check that Java is installed, for Spark and the embedded broker."""
-    from millstream.drivers.java import MINIMUM_JAVA
+    from millstream.drivers.java import ADVICE
     from millstream.testing._java import find_java
 
     try:
         java = find_java()
     except MillstreamError as error:
-        problem, advice = (*str(error).split("). ", 1), "")[:2]
-        return Finding("Java", False, f"{problem})", advice or f"install Java {MINIMUM_JAVA} or newer")
-    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    return Finding("Java", True, f"{output.splitlines()[0] if output else 'unknown version'} ({java})")
+        return Finding("Java", False, str(error).removesuffix(f". {ADVICE}"), ADVICE)
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    lines = (done.stderr + done.stdout).splitlines()  # options in the environment are printed first
+    shown = next((line for line in lines if "version" in line), "unknown version")
+    return Finding("Java", True, f"{shown} ({java})")
 
 
 def check_packages(_: Inquiry) -> list[Finding]:

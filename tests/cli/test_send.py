@@ -1,0 +1,21 @@
+"""``millstream send`` of the lines of standard input."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from millstream.core.model.errors import SettingsError
+from millstream.edge.cli.record_commands import _lines
+
+
+def test_lines_that_are_not_text_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\n"), encoding="utf-8"))
+    assert list(_lines()) == ["a", ""]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
+    with pytest.raises(
+        SettingsError, match=r"standard input is not utf-8: .*; the records before it were sent"
+    ):
+        list(_lines())

@@ -1,0 +1,119 @@
+"""The last records of a topic whose offsets have gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+import millstream as ms
+from millstream.core.model.errors import ProductionError, SettingsError
+from millstream.edge.records import topic_records
+from millstream.edge.records.text_records import sent
+from millstream.edge.records.topic_records import newest, send_records
+from millstream.edge.settings.settings import Settings
+
+LOG = {
+    0: [offset for offset in range(100) if offset % 2 == 0],  # every second offset is a transaction marker
+    1: [0, 1, 2],  # the rest was compacted, or aborted
+    2: list(range(100)),
+    3: [],
+}
+ENDS = {0: 100, 1: 100, 2: 100, 3: 0}
+BEGINS = {0: 0, 1: 0, 2: 90, 3: 0}
+
+
+class Reads:
+    def __init__(self) -> None:
+        self.starts: list[Mapping[int, int]] = []
+
+    def __call__(self, starts: Mapping[int, int]) -> dict[int, list[int]]:
+        self.starts.append(starts)
+        return {number: [o for o in LOG[number] if o >= start] for number, start in starts.items()}
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (1, {0: [98], 1: [2], 2: [99], 3: []}),
+        (5, {0: [90, 92, 94, 96, 98], 1: [0, 1, 2], 2: [95, 96, 97, 98, 99], 3: []}),
+        (1000, {0: LOG[0], 1: LOG[1], 2: list(range(90, 100)), 3: []}),
+    ],
+)
+def test_gaps_do_not_count(last: int, expected: dict[int, list[int]]) -> None:
+    assert newest(Reads(), BEGINS, ENDS, last) == expected
+
+
+def test_only_partitions_with_gaps_are_read_again() -> None:
+    reads = Reads()
+    newest(reads, BEGINS, ENDS, 5)
+    assert reads.starts[0] == {0: 95, 1: 95, 2: 95}
+    assert reads.starts[1] == {0: 90, 1: 90}
+    assert [set(starts) for starts in reads.starts[2:]] == [{1}] * 4  # from 80, 60, 20 and 0
+
+
+class Sending:
+    """A client that keeps what it sends."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, Any, int]] = []
+        self.flushed = 0
+
+    def produce(self, topic: str, *, key: Any, value: Any, timestamp: int, on_delivery: Any) -> None:
+        if value == b"huge":
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        self.sent.append((key, value, timestamp))
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        self.flushed = len(self.sent)
+        return 0
+
+
+@pytest.fixture
+def sending(monkeypatch: pytest.MonkeyPatch) -> Sending:
+    made = Sending()
+    monkeypatch.setattr(topic_records, "broker_with", lambda *_: None)
+    monkeypatch.setattr(topic_records, "made", lambda *_: made)
+    return made
+
+
+def send(*records: Any) -> int:
+    serdes = (ms.serdes.string, ms.serdes.string)
+    return send_records(Settings(bootstrap_servers="nowhere:1"), "topic", records, serdes)
+
+
+def test_timestamp_0_is_not_the_current_time(sending: Sending) -> None:
+    send("now", ("k", "first", 0), ("k", "second", 5))
+    assert sending.sent == [(None, b"now", 0), (b"k", b"first", 1), (b"k", b"second", 5)]
+
+
+@pytest.mark.parametrize(
+    "record", [(), ("k",), ("k", "v", 1, ()), ("k", "v", "1"), ("k", "v", 1.5), ("k", "v", -1)]
+)
+def test_what_is_no_record_is_refused(sending: Sending, record: Any) -> None:
+    with pytest.raises(SettingsError, match="a record is a value, a pair of key and value, or"):
+        send("before", record)
+    assert sending.sent == []
+
+
+def test_a_record_that_the_client_refuses_is_an_error_after_those_before_it_are_sent(
+    sending: Sending,
+) -> None:
+    with pytest.raises(ProductionError, match=r"topic 'topic': record 2 is refused.*before it were sent"):
+        send("small", "huge", "never")
+    assert sending.flushed == 1
+
+
+@pytest.mark.parametrize(("text", "form"), [("x", "int64"), ("\udcff", "auto"), ("\udcff", "string")])
+def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
+    sending: Sending, text: str, form: str
+) -> None:
+    records = [(None, "1"), (None, text)]
+    with pytest.raises(SettingsError, match=f"is no {form}: .*before it were sent"):
+        sent("topic", records, ("auto", form), Settings(bootstrap_servers="nowhere:1"))
+    assert sending.flushed == 1
