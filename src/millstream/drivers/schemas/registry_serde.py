@@ -30,11 +30,10 @@ from millstream.drivers.schemas.record_types import from_plain, to_plain
 
 _TIMEOUT_S: Final = 10
 """Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
-_CLIENTS: dict[tuple[int, str], SchemaRegistryClient] = {}
-_LOCK = threading.Lock()
-
 Registry = tuple[tuple[str, Any], ...]
 """The settings of a client, sorted by name. Secrets are references."""
+_CLIENTS: list[tuple[int, Registry, SchemaRegistryClient]] = []
+_LOCK = threading.Lock()
 
 
 def registry_of(given: str | Mapping[str, Any]) -> Registry:
@@ -59,18 +58,18 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
     Raises:
         SettingsError: If a secret does not exist, or the client rejects a setting.
     """
-    # A forked process must not share connections. Settings may be dictionaries, which have no hash.
-    key = (os.getpid(), repr(registry))
+    process = os.getpid()
     with _LOCK:
-        if key not in _CLIENTS:
-            settings = {name: value.fetch() if hasattr(value, "fetch") else value for name, value in registry}
-            try:
-                _CLIENTS[key] = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
-            except (TypeError, ValueError) as error:
-                raise SettingsError(
-                    f"the client of the schema registry rejects its settings: {error}"
-                ) from None
-        return _CLIENTS[key]
+        for owner, known, client in _CLIENTS:
+            if (owner, known) == (process, registry):  # a forked process must not share connections
+                return client
+        settings = {name: value.fetch() if hasattr(value, "fetch") else value for name, value in registry}
+        try:
+            client = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"the client of the schema registry rejects its settings: {error}") from None
+        _CLIENTS.append((process, registry, client))
+        return client
 
 
 Format = Literal["avro", "json", "protobuf"]
