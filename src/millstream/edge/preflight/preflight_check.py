@@ -73,7 +73,7 @@ def preflight(application: Application) -> PreflightReport:
         if missing:
             return _with(report, problems=tuple(missing))
         try:
-            progress = _progress(application)
+            progress, unseen = _progress(application)
             now = continuity(plan, progress, application._program.renamed_stores)
             layout = now.laid_out(existing, application._grouper)
         except MillstreamError as error:
@@ -82,7 +82,7 @@ def preflight(application: Application) -> PreflightReport:
             report,
             plan=tuple(short_lines(now.plan, layout)),
             creates=tuple(_creates(application, now.plan, layout, existing)),
-            checkpoint=tuple(_checkpoint(progress, now)),
+            checkpoint=(unseen,) if unseen else tuple(_checkpoint(progress, now)),
         )
     finally:
         clients.disconnect()
@@ -106,16 +106,23 @@ def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
     return f"{name}: {verb}, {existing[name]} partition{'' if existing[name] == 1 else 's'}"
 
 
-def _progress(application: Application) -> CheckpointProgress | None:
+class _NeedsSparkError(SettingsError):
+    """The checkpoint can be read only with Spark."""
+
+
+def _progress(application: Application) -> tuple[CheckpointProgress | None, str]:
+    """Return the progress of the checkpoint, if any, and why it could not be read, or an empty text."""
     location = application.settings.checkpoint(application.id)
 
     def session() -> SparkSession:
-        raise SettingsError(
-            f"the checkpoint {location} is not on a local disk, and cannot be checked without Spark"
-        )
+        raise _NeedsSparkError(f"not checked, because {location} is not on a local disk")
 
+    try:
+        files = files_of(location, session)
+    except _NeedsSparkError as error:
+        return None, error.message
     exactly_once = application.settings.exactly_once
-    return sound_progress(files_of(location, session), location, application.plan, exactly_once=exactly_once)
+    return sound_progress(files, location, application.plan, exactly_once=exactly_once), ""
 
 
 def _creates(
