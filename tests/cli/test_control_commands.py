@@ -19,6 +19,7 @@ from millstream.drivers.spark.control import ControlServer
 from millstream.edge.cli import top
 from millstream.edge.cli.commands import app
 from millstream.edge.cli.top_table import drawn
+from millstream.edge.control import control_file
 from millstream.edge.control.control_file import delete_control_file, write_control_file
 from millstream.edge.status.application_status import Status, ThreadStatus
 
@@ -159,7 +160,7 @@ def test_a_narrow_terminal_cuts_no_name_and_no_number(listening: Listening) -> N
 
 
 def test_the_table_ends_with_the_application(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top, "_RELEASE_S", 0)
+    monkeypatch.setattr(control_file, "_RELEASE_S", 0)
     home = listening.home / "app"
     statuses = top.later_statuses(home, "app", interval_s=0)
     assert next(statuses) == STATUS
@@ -172,7 +173,7 @@ def test_the_table_ends_with_the_application(listening: Listening, monkeypatch: 
 def test_the_end_of_a_killed_application_is_an_error(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(top, "_RELEASE_S", 0)
+    monkeypatch.setattr(control_file, "_RELEASE_S", 0)
     statuses = top.later_statuses(listening.home / "app", "app", interval_s=0)
     next(statuses)
     listening.refuses = ControlError("application 'app' does not answer")

@@ -19,3 +19,9 @@ def test_lines_that_are_not_text_are_an_error(monkeypatch: pytest.MonkeyPatch) -
         SettingsError, match=r"standard input is not utf-8: .*; the records before it were sent"
     ):
         list(_lines())
+
+
+def test_lines_may_end_as_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.TextIOWrapper(io.BytesIO(b"a\r\n\r\nb\rc\r\nd"), encoding="utf-8", newline="\n")
+    monkeypatch.setattr(sys, "stdin", text)
+    assert list(_lines()) == ["a", "", "b\rc", "d"]

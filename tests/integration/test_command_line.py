@@ -113,28 +113,6 @@ def test_a_plan_lists_the_dead_letter_topics_of_policies_and_operators(
         assert f"Write, Describe on topic {topic}" in report.permissions
 
 
-def test_a_plan_does_not_need_a_checkpoint_that_only_spark_can_read(
-    apps_without_spark: Apps, tmp_path: Path
-) -> None:
-    apps = apps_without_spark
-    builder = ms.StreamsBuilder()
-    builder.stream(apps.topic("in")).group_by_key().count(store="counts").to_stream().to(apps.topic("out"))
-    application = ms.Application(
-        apps.id,
-        builder.build(),
-        bootstrap_servers=apps.kafka.bootstrap_servers,
-        state_dir=tmp_path,
-        checkpoint_location="hdfs://cluster/checkpoints/app",
-        processing_guarantee="exactly_once",
-    )
-    report = preflight(application)
-    assert report.problems == ()
-    (found,) = report.checkpoint
-    assert found.startswith("hdfs://cluster/checkpoints/app is not read, because it is not on a local disk")
-    assert f"{apps.id}-commits: one partition per Spark partition, compacted" in report.creates
-    assert f"Read on group {apps.id}-commits" in report.permissions
-
-
 @pytest.mark.spark
 def test_a_program_is_planned_and_run_and_planned_again(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)

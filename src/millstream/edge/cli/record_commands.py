@@ -86,7 +86,7 @@ def _lines() -> Iterator[str]:
     """
     try:
         for line in sys.stdin:
-            yield line.rstrip("\n")
+            yield line.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise SettingsError(
             f"standard input is not {sys.stdin.encoding}: {error}; the records before it were sent"

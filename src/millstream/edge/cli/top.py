@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from millstream.edge.status.application_status import Status
 
 _ENDED: Final = ("stopped", "failed")
-_RELEASE_S: Final = 1.0
-"""An application that ends stops answering before it deletes its control file."""
 _WHOLE_LINES: Final = 10_000
 """The width of a file or a pipe, where nothing is wrapped or cut."""
 
@@ -58,17 +56,16 @@ def later_statuses(home: Path, application_id: str, *, interval_s: float) -> Ite
         ControlError: If it ended without deleting its control file, such as a killed application.
     """
     from millstream.edge.control.control_client import send
-    from millstream.edge.control.control_file import has_control_file
+    from millstream.edge.control.control_file import deletes_control_file
 
     while True:
         time.sleep(interval_s)
         try:
             status = send(home, application_id, "status")
         except ControlError:
-            time.sleep(_RELEASE_S)
-            if has_control_file(home):
-                raise
-            return
+            if deletes_control_file(home):
+                return
+            raise
         yield status
         if status.state in _ENDED:
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from millstream.drivers.spark.control import ControlAddress
 from millstream.edge.checkpoint.disk_space import unwritable
 
 _FILE: Final = "control.json"
+_RELEASE_S: Final = 1.0
 
 
 def write_control_file(home: Path, address: ControlAddress) -> None:
@@ -50,9 +52,11 @@ def delete_control_file(home: Path) -> None:
     (home / _FILE).unlink(missing_ok=True)
 
 
-def has_control_file(home: Path) -> bool:
-    """Return whether the application has not ended, or has ended without deleting the file."""
-    return (home / _FILE).exists()
+def deletes_control_file(home: Path) -> bool:
+    """Return whether an application that does not answer has ended in order: it stops answering before it deletes the file."""
+    if (home / _FILE).exists():
+        time.sleep(_RELEASE_S)
+    return not (home / _FILE).exists()
 
 
 def read_control_file(home: Path, application_id: str) -> ControlAddress:

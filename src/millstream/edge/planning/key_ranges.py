@@ -26,15 +26,20 @@ class Recent:
         self._counts: deque[tuple[float, float]] = deque()
 
     def add(self, count: float) -> None:
-        self._counts.append((time.monotonic(), count))
+        now = time.monotonic()
+        self._counts.append((now, count))
+        self._forget(now)  # here too: nobody asks for the rates of tasks without key ranges
 
     def per_second(self) -> float:
         now = time.monotonic()
-        while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
-            self._counts.popleft()
+        self._forget(now)
         if not self._counts:
             return 0.0
         return sum(count for _, count in self._counts) / max(now - self._counts[0][0], 1.0)
+
+    def _forget(self, now: float) -> None:
+        while self._counts and self._counts[0][0] < now - _RATE_WINDOW_S:
+            self._counts.popleft()
 
 
 class TaskWork:

@@ -65,12 +65,15 @@ def record(
         raise SettingsError(f"{str(file)!r} already exists; choose another name, or delete it")
     found = list(_records(wanted, settings))
     try:
-        with os.fdopen(
-            os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-        ) as lines:
-            for row in islice(merged(found), limit):
-                lines.write(row.line() + "\n")
-                counts[row.topic_partition.topic] += 1
+        number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as lines:
+                for row in islice(merged(found), limit):
+                    lines.write(row.line() + "\n")
+                    counts[row.topic_partition.topic] += 1
+        except BaseException:
+            file.unlink()  # a part would look like the whole slice
+            raise
     except OSError as error:
         raise SettingsError(f"{str(file)!r} cannot be written: {error.strerror}") from None
     return counts

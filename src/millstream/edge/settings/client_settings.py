@@ -268,6 +268,17 @@ def _reference(name: str, written: Mapping[str, Any]) -> Secret:
     raise ValueError(f"{name!r} is text, or names a secret: {{'env': 'NAME'}} or {{'file': '/path'}}")
 
 
+def _of_jaas(name: str, config: str) -> dict[str, Any]:
+    """Return user name and password of a login configuration of Java's clients."""
+    facts = {fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(config)}
+    try:
+        return {f"sasl.{fact}": facts[fact] for fact in ("username", "password")}
+    except KeyError:
+        raise ValueError(
+            f"{name!r} has no username and password; write librdkafka's settings instead, such as 'sasl.oauthbearer.client.id'"
+        ) from None
+
+
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return client settings under librdkafka's names, from librdkafka's or Java's names.
 
@@ -295,10 +306,7 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "sasl.jaas.config":
             if isinstance(value, Secret):
                 raise ValueError(f"{name!r} cannot be {value!r}; use 'sasl.username' and 'sasl.password'")
-            facts = {
-                fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(revealed(value))
-            }
-            result.update({f"sasl.{fact}": facts[fact] for fact in ("username", "password") if fact in facts})
+            result.update(_of_jaas(name, revealed(value)))
         elif name == "sasl.mechanism":
             result["sasl.mechanisms"] = value
         elif callable(value) and not isinstance(value, Callback):

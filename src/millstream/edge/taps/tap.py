@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import Any, Final, Self
 
-from millstream.core.model.errors import MillstreamError
+from millstream.core.model.errors import ControlError, MillstreamError
 from millstream.edge.lab.html import table_html
 from millstream.edge.taps.tap_buffers import TapContent, TapCounts, TapRecord
 
@@ -31,11 +31,21 @@ class Tap:
         limit: How many of the newest samples are kept.
         ask: Sends an action to the application.
         lease_s: The tap ends after this time without a read, seconds; None for never.
+        has_ended: Returns whether an application that does not answer has ended.
     """
 
-    def __init__(self, node: str, limit: int, ask: AskTaps, *, lease_s: float | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        limit: int,
+        ask: AskTaps,
+        *,
+        lease_s: float | None = None,
+        has_ended: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.node = node
         self._ask = ask
+        self._has_ended = has_ended
         self._id: str = ask("open", {"node": node, "limit": limit, "lease_s": lease_s})
         self._final: TapContent | None = None
 
@@ -73,7 +83,12 @@ class Tap:
     def __iter__(self) -> Iterator[TapRecord]:
         seen = 0
         while True:
-            content = self._read(seen)
+            try:
+                content = self._read(seen)
+            except ControlError:
+                if self._has_ended():
+                    return
+                raise
             yield from content.records
             seen = content.counts.sampled
             if content.ended:
@@ -95,4 +110,8 @@ class Tap:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        try:
+            self.close()
+        except ControlError:
+            if not self._has_ended():
+                raise

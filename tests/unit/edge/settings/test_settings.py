@@ -336,6 +336,13 @@ class TestClients:
         read = librdkafka_settings({"sasl.jaas.config": f'x.Module required username="me" {written};'})
         assert read == {"sasl.username": "me", "sasl.password": password}
 
+    @pytest.mark.parametrize("options", ['clientId="me" clientSecret="{}"', 'password="{}"', "{}"])
+    def test_say_so_if_java_has_another_form_than_user_name_and_password(self, options: str) -> None:
+        jaas = f"x.Module required {options.format(SECRET)};"
+        with pytest.raises(SettingsError, match=r"cannot be .*has no username and password; write") as caught:
+            settings_from({**SERVERS, "kafka": {"sasl.jaas.config": jaas}})
+        assert SECRET not in str(caught.value)
+
     @pytest.mark.parametrize(
         ("name", "instead"),
         [

@@ -21,7 +21,7 @@ from millstream.drivers.spark.control import ControlServer
 from millstream.edge.cli.commands import app as command_line
 from millstream.edge.control.control_file import write_control_file
 from millstream.edge.taps.tap import Tap
-from millstream.edge.taps.tap_buffers import QUESTION, TapBuffers
+from millstream.edge.taps.tap_buffers import QUESTION, TapBuffers, TapRecord
 
 
 @pytest.fixture
@@ -179,3 +179,21 @@ def test_a_notebook_shows_why_a_tap_cannot_be_read() -> None:
 
     shown = Tap("node", 5, ended)._repr_html_()
     assert shown == "<p>application &#x27;shop&#x27; does not answer: &lt;pid&gt;</p>"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_samples_of_another_process_end_with_its_application(ended: bool) -> None:
+    def gone(action: str, arguments: Mapping[str, Any]) -> Any:
+        if action == "open":
+            return "id"
+        raise ControlError("application 'shop' does not answer")
+
+    def samples() -> list[TapRecord]:
+        with Tap("node", 5, gone, has_ended=lambda: ended) as tap:
+            return list(tap)
+
+    if ended:
+        assert samples() == []
+    else:
+        with pytest.raises(ControlError, match="does not answer"):
+            samples()

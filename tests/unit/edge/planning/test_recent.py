@@ -1,0 +1,41 @@
+"""Counts of the last ten seconds, of which nobody may ask for days."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.core.runtime.task_report import TaskReport
+from millstream.edge.planning import key_ranges
+from millstream.edge.planning.key_ranges import Recent, TaskWork
+
+
+class Clock:
+    """A clock that goes on by a second at each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_ranges, "time", Clock())
+
+
+def test_counts_are_forgotten_although_nobody_asks() -> None:
+    recent = Recent()
+    for _ in range(1_000):
+        recent.add(5)
+    assert len(recent._counts) <= 11
+    assert recent.per_second() == pytest.approx(5, abs=0.5)
+
+
+def test_the_work_of_tasks_without_key_ranges_takes_no_more_memory_with_time() -> None:
+    work = TaskWork()
+    for _ in range(1_000):
+        work.note(TaskReport("0_0"))
+    assert len(work._records["0_0"]._counts) <= 11
+    assert len(work._seconds["0_0"]._counts) <= 11
