@@ -112,7 +112,7 @@ def float64_to_bytes(number: float) -> bytes:
     """Encode a 64-bit float, big endian."""
     try:
         return DOUBLE.pack(number)
-    except struct.error:
+    except (struct.error, OverflowError):  # an int that no float can hold
         raise misfit("float64", "float", number) from None
 
 

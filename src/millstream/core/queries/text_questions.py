@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any, Final
+from uuid import UUID
 
 from millstream.core.model.serdes import Serde
 from millstream.core.queries.argument_checks import TIME, unexpected
@@ -16,6 +17,8 @@ from millstream.core.topology.stores import StoreSpec
 _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
     "string": str,
     "bytes": str.encode,
+    "uuid": UUID,
+    "int16": int,
     "int32": int,
     "int64": int,
     "float32": float,

@@ -91,6 +91,7 @@ def test_pickle_keeps_any_object() -> None:
         (ms.serdes.int64, 1.0, r"serdes\.int64 takes an int of 64 bits, but got float 1\.0"),
         (ms.serdes.int64, 2**63, r"serdes\.int64 takes an int of 64 bits, but got int 9223372036854775808"),
         (ms.serdes.float64, "1", r"serdes\.float64 takes float, but got str '1'"),
+        (ms.serdes.float64, 10**400, r"serdes\.float64 takes float, but got int 1000"),
         (ms.serdes.json, {1, 2}, r"serdes\.json cannot write set: "),
         (ms.serdes.json, math.nan, r"serdes\.json cannot write float: "),
         (ms.serdes.json, "\ud800", r"serdes\.json cannot write str: "),

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -21,6 +22,7 @@ from millstream.edge.web.page import Shown, query_routes
 from .answering import NOW, answers_of
 
 HUGE = 10**30
+ORDER = UUID(int=7)
 
 
 def topology() -> ms.Topology:
@@ -32,6 +34,7 @@ def topology() -> ms.Topology:
     rates = ms.stores.options("rates", history_retention=60_000)
     builder.table("prices", key=ms.serdes.string, value=ms.serdes.string, store=rates)
     builder.stream("numbers", key=ms.serdes.int64).group_by_key().count(store="numbers")
+    builder.stream("orders", key=ms.serdes.uuid).group_by_key().count(store="orders")
     return builder.build()
 
 
@@ -41,6 +44,7 @@ FILL: Mapping[str, Any] = {
     "visits": lambda store: store.put(ms.Windowed("tea", NOW, NOW), 3),
     "rates": lambda store: store.put("usd", "1.1", NOW),
     "numbers": lambda store: store.put(-7, ms.ValueAndTimestamp(1, NOW)),
+    "orders": lambda store: store.put(ORDER, ms.ValueAndTimestamp(2, NOW)),
 }
 
 
@@ -53,6 +57,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
 
 def reader(answers: Answers, name: str, **options: Any) -> StoreReader[Any, Any]:
     return StoreReader(name, answers.answer, **options)
+
+
+@pytest.mark.parametrize(
+    ("store", "key", "value"), [("numbers", "-7", 1), ("orders", str(ORDER), 2), ("counts", "tea", 3)]
+)
+def test_keys_are_given_as_text(answers: Answers, store: str, key: str, value: int) -> None:
+    assert answers.answer(Question(store, "get", (key,), text=True)).value == value
+    (entry,) = answers.answer(Question(store, "all", text=True)).value
+    assert entry == [int(key) if store == "numbers" else key, value]
 
 
 def test_a_notebook_shows_why_a_store_cannot_be_read() -> None:
