@@ -58,7 +58,7 @@ def start_facts(
         settings.on_other_checkpoint == "take_over",
         was_reset=lambda: bool(asked.reset_offsets(read)),
         goes_on=lambda: not plan.store_fingerprints() or topics.can_rebuild(plan, existing),
-        shuffled=tuple(topic.name for topic in plan.internal_topics.values() if topic.through_shuffle),
+        shuffled=plan.shuffled_topics,
     )
 
 
