@@ -439,6 +439,18 @@ class TestDelayQueue:
         assert host.step(now_ms=2000).committable == {IN: 1}
 
 
+def test_a_partition_that_begins_again_reports_its_new_position() -> None:
+    host = Host(calling())
+    answer(host, host.run("in", ("k", "v", 1)))
+    assert host.step().committable == {IN: 1}
+    host.restart(stored)
+    host.offsets[IN] = 0
+    host.feed("in", [])
+    assert host.step().committable == {IN: 0}
+    host.restart(stored)
+    assert host.step().committable == {IN: 0}
+
+
 class TestAClockThatGoesBack:
     """A day back: what waits for a while waits no longer for that; what waits for a time of day does."""
 
