@@ -159,6 +159,7 @@ class Query:
             self._scheduler.step("runs a task")
             host = TaskHost.__new__(TaskHost)
             host._pickled, host._logs = b"", SimpleNamespace(apply=lambda: None)  # type: ignore[assignment]
+            host._snapshots = []
             host.init(Handle(store, group, self._scheduler))  # type: ignore[arg-type]
             for out in host.handleInputRows(None, iter(group_rows), None):  # type: ignore[arg-type]
                 yield _output(out)

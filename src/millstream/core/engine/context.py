@@ -97,10 +97,13 @@ class NodeContext:
             raise ValueError(f"a punctuation interval must be at least 1 ms, not {interval_ms}")
         if start_time is not None and start_time < 0:
             raise ValueError(f"a punctuation's start time must not be negative: {start_time}")
+        chosen = start_time is not None
         if start_time is None:
             start_time = 0 if kind is PunctuationType.STREAM_TIME else self._runtime.now_ms + interval_ms
         ordinal, method = self._identity(callback)
-        schedule = Schedule(self._node, ordinal, method, kind, interval_ms, start_time, callback)
+        schedule = Schedule(
+            self._node, ordinal, method, kind, interval_ms, start_time, callback, chosen=chosen
+        )
         self._runtime.punctuations.add(schedule)
         self._runtime.refresh_due()
         return schedule

@@ -4,6 +4,10 @@ Due times are on a grid. It begins at 0 in stream time, so the first record caus
 wall-clock time, or at ``start_time``. If several grid points have passed, the function is called once, with the current time. The next due
 time is the first grid point after the current time (Kafka Streams: ``PunctuationQueue``, ``PunctuationSchedule``).
 
+Due times are kept in the state. If the wall clock moves back, they return to the first grid point after it. Otherwise, no function would be
+called until the clock has caught up, over restarts as well. A small move is ignored, so that no function is called twice, and a
+``start_time`` stays.
+
 A schedule outlives the micro-batch that created it. A schedule from ``init`` is identified by its node and its number in ``init``. A
 schedule from ``process`` or a punctuator must call a method of its processor, and is identified by the name of the method.
 """
@@ -18,6 +22,8 @@ from millstream.core.topology.processor import PunctuationType, Punctuator
 
 NEVER: Final = (1 << 63) - 1
 """A due time that never comes."""
+_STEP_MS: Final = 1_000
+"""A clock that moves back by less is ignored, because successive planners may run on hosts with different clocks."""
 
 
 @dataclass(slots=True)
@@ -30,6 +36,7 @@ class Schedule:
         interval_ms: Distance between grid points.
         due_ms: The next grid point, ms since the epoch.
         callback: Called with the current time, ms since the epoch.
+        chosen: Whether the due time is a ``start_time``: the function has not been called yet.
     """
 
     node: str
@@ -40,6 +47,7 @@ class Schedule:
     due_ms: int
     callback: Punctuator
     cancelled: bool = False
+    chosen: bool = False
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -48,6 +56,13 @@ class Schedule:
         """Set the due time to the first grid point after now."""
         missed = max(now_ms - self.due_ms, 0) // self.interval_ms
         self.due_ms += (missed + 1) * self.interval_ms
+        self.chosen = False
+
+    def follow_clock(self, now_ms: int) -> None:
+        """If the wall clock has moved back, set the due time to the first grid point after now."""
+        ahead_ms = self.due_ms - now_ms
+        if ahead_ms > self.interval_ms + max(self.interval_ms, _STEP_MS) and not self.chosen:
+            self.due_ms -= (ahead_ms - 1) // self.interval_ms * self.interval_ms
 
     def to_data(self) -> Mapping[str, Any]:
         return {
@@ -58,6 +73,7 @@ class Schedule:
             "interval_ms": self.interval_ms,
             "due_ms": self.due_ms,
             "cancelled": self.cancelled,
+            "chosen": self.chosen,
         }
 
 
@@ -66,6 +82,12 @@ class Punctuations:
 
     def __init__(self) -> None:
         self.schedules: list[Schedule] = []
+
+    def follow_clock(self, now_ms: int) -> None:
+        """Follow a wall clock that has moved back."""
+        for schedule in self.schedules:
+            if schedule.kind is PunctuationType.WALL_CLOCK_TIME:
+                schedule.follow_clock(now_ms)
 
     def next_due(self, kind: PunctuationType) -> int | None:
         """Return the earliest due time of a kind, ms since the epoch; None without a schedule."""
@@ -97,9 +119,11 @@ class Punctuations:
             schedule = made.get((node, ordinal))
             if schedule is not None and (schedule.kind, schedule.interval_ms) == (kind, interval_ms):
                 schedule.due_ms, schedule.cancelled = due_ms, data["cancelled"]
+                schedule.chosen = data.get("chosen", schedule.chosen)
             elif ordinal is None and hasattr(processors.get(node), method):
                 callback = getattr(processors[node], method)
-                self.add(Schedule(node, None, method, kind, interval_ms, due_ms, callback))
+                chosen = data.get("chosen", True)  # unknown in older snapshots
+                self.add(Schedule(node, None, method, kind, interval_ms, due_ms, callback, chosen=chosen))
 
     def to_data(self) -> tuple[Mapping[str, Any], ...]:
         """Return the state of all schedules for the snapshot, as JSON values."""

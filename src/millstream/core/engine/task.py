@@ -205,6 +205,7 @@ class Task:
             else:
                 self._take_all(budget)
             processing.finish()
+            runtime.punctuations.follow_clock(now_ms)
             processing.punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
             self._compiled.caches.flush()

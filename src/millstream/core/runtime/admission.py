@@ -69,6 +69,16 @@ def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
     ]
 
 
+def returned(start: Offsets, end: Offsets) -> list[OffsetRange]:
+    """Return empty ranges for the partitions that go back, because their topic was recreated or has become shorter."""
+    return [
+        OffsetRange(topic, partition, to, to)
+        for topic, partitions in end.items()
+        for partition, to in partitions.items()
+        if to < start.get(topic, {}).get(partition, to)
+    ]
+
+
 def packed(
     planned: Sequence[OffsetRange], bins: int, smallest: int = 5_000, whole: Collection[str] = ()
 ) -> list[list[OffsetRange]]:

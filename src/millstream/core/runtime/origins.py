@@ -52,12 +52,14 @@ def first_offset(batch: int, lane: int) -> int:
 def offsets_from(first: int, start: int, count: int) -> list[int]:
     """Return offsets for records of one micro-batch and lane.
 
+    A lane has a million offsets. Then they begin again, because further ones belong to other lanes.
+
     Args:
+        first: The first offset of the lane.
         start: Number of records before them.
     """
-    room = (1 << _BITS) - 1
-    begin = first & ~room
-    return [begin + ((first + number) & room) for number in range(start, start + count)]
+    room = (1 << _LANE_BITS) - 1
+    return [first + (number & room) for number in range(start, start + count)]
 
 
 def batch_of(offset: int) -> int:

@@ -147,8 +147,7 @@ class Plan:
     @cached_property
     def broker_topics(self) -> tuple[str, ...]:
         """The topics that are read from the broker, including internal topics."""
-        through_shuffle = {topic.name for topic in self.internal_topics.values() if topic.through_shuffle}
-        return tuple(topic for topic in self.subtopology_of if topic not in through_shuffle)
+        return tuple(topic for topic in self.subtopology_of if topic not in self.shuffled_topics)
 
     @cached_property
     def repartition_topics(self) -> frozenset[str]:
@@ -167,6 +166,11 @@ class Plan:
     def purged_topics(self) -> tuple[str, ...]:
         """The internal topics on the broker whose processed records are deleted."""
         return tuple(topic.name for topic in self.internal_topics.values() if not topic.through_shuffle)
+
+    @cached_property
+    def shuffled_topics(self) -> tuple[str, ...]:
+        """The internal topics that exist only as Spark's shuffle."""
+        return tuple(topic.name for topic in self.internal_topics.values() if topic.through_shuffle)
 
     @property
     def commits_topic(self) -> str:

@@ -18,6 +18,7 @@ class PlannedRead(InputPartition):
 
     Attributes:
         batch: The id of the micro-batch in chunk-row format.
+        back: Empty ranges: where partitions now begin whose topics were recreated or have become shorter.
         ticks: Tasks that run without records.
         initialization: What these tasks do in the first micro-batch of a run. None in others.
         inputs: Tasks with their input facts.
@@ -29,6 +30,7 @@ class PlannedRead(InputPartition):
     batch: str
     clock: WallClock
     ranges: list[OffsetRange] = field(default_factory=list)
+    back: list[OffsetRange] = field(default_factory=list)
     ticks: list[str] = field(default_factory=list)
     initialization: Initialization | None = None
     inputs: list[tuple[str, TaskInput]] = field(default_factory=list)

@@ -132,6 +132,8 @@ def _rows(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
         yield wire.arrow_rows([_task_row(spec.topology, wire.TICK, task, planned, initialization)])
     for task, message in planned.inputs:
         yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, planned, message.encode())])
+    for wanted in planned.back:
+        yield from _range_rows(spec, wanted, iter(()), planned)
     for wanted, fetched in spec.fetcher.fetch_all(planned.ranges):
         yield from _range_rows(spec, wanted, fetched, planned)
 
@@ -190,8 +192,8 @@ def _range_rows(
         end = start + len(records) if merged else records.offsets[-1] + 1
         yield rows(end, _payloads(records, len(tasks), with_steps=steps))
         start = end
-    # The range ends with offsets that have no records, because of transaction markers or compaction.
-    if start < wanted.end:
+    # The range ends with offsets that have no records, because of transaction markers or compaction, or is empty.
+    if start < wanted.end or wanted.start == wanted.end:
         yield rows(wanted.end, repeat(b""))
 
 

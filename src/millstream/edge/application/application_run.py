@@ -201,10 +201,12 @@ class ApplicationRun:
             self.draining.begin(limit_s)
             self.state.on(Event.DRAIN_REQUESTED)
             self.draining.wait(self._can_drain)
+            self.state.on(
+                Event.STOP_REQUESTED
+            )  # before the lock, which a restart holds while it waits for a broker
         with self.query.lock:
             if self.state.now in FINAL or self.query.current is None:
                 return
-            self.state.on(Event.STOP_REQUESTED)
             try:
                 self.query.stop(self.query.current, timeout_s)
             except (OSError, Py4JError) as gone:
@@ -265,11 +267,12 @@ class ApplicationRun:
                 ended = bool(query.awaitTermination(1))
             except StreamingQueryException:
                 self.query.recover()
-                if self.query.unchanging.is_set() and query is self.query.current:
+                settled = self.query.unchanging.is_set() and query is self.query.current
+                if settled and not self.query.abandoned:
                     raise
-                ended = True  # another query continues
+                ended = True  # another query continues, or the application is being stopped
             if ended and not self.query.unchanging.wait(1):
-                continue
+                ended = False  # a restart waits for a broker
             if (ended and query is self.query.current) or self.state.now is State.STOPPED:
                 return True
             if deadline is not None and time.monotonic() > deadline:

@@ -11,14 +11,15 @@ from contextlib import contextmanager, suppress
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.core.model.errors import ControlError, MillstreamError
-from millstream.core.runtime.lifecycle import PROCESSING
+from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
+from millstream.core.runtime.lifecycle import PROCESSING, Event
 from millstream.edge.application.application_state import ApplicationState
 from millstream.edge.spark.spark_errors import is_transient
 
 log = logging.getLogger("millstream.application")
 
 _POLL_S = 0.02
+_RETRY_S = 1.0
 _MAX_RESTARTS = 3
 _ENDED = "the query ended while the application was switching to another topology"
 
@@ -40,6 +41,7 @@ class ReplaceableQuery:
         newest_batch: The number of the newest committed micro-batch; -1 before the first.
         repeated: Whether an earlier attempt at that micro-batch has sent results, which may differ from the committed state.
         launch: Starts a new query; None if the query is never replaced.
+        abandoned: Whether the application was stopped before the query could be replaced. The error of the query no longer matters.
     """
 
     launch: Callable[[], StreamingQuery] | None = None
@@ -62,6 +64,7 @@ class ReplaceableQuery:
         self.first_batch = threading.Event()
         self.newest_batch = -1
         self.repeated = False
+        self.abandoned = False
         self._failures = (0, -1)  # consecutive failures, and the committed micro-batch before them
 
     def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
@@ -82,7 +85,7 @@ class ReplaceableQuery:
             with self._restarting():
                 self.stop(query)
                 if query.exception() is None:
-                    self._start()
+                    self._start_again()
 
     def recoverable_error(self) -> Exception | None:
         """Return why the query ended, if a new query can continue; otherwise None.
@@ -105,7 +108,7 @@ class ReplaceableQuery:
             self._failures = (self._failures_in_a_row() + 1, self.newest_batch)
             with self._restarting():
                 log.warning("restarting the query: %s", self._explain(error))
-                self._start()
+                self._start_again()
 
     def stop_with(self, error: MillstreamError) -> None:
         """Stop the query between two micro-batches because of an external error."""
@@ -138,12 +141,14 @@ class ReplaceableQuery:
                 self.stop(query)
                 change()
                 try:
-                    self._start_and_wait()
+                    self._start()
+                    self._await_first_batch()
                 except Exception as error:
                     explained = self._explain(error)
                     log.warning("undoing the edit: %s", explained)
                     undo()
-                    self._start_and_wait()
+                    if self._start_again():
+                        self._await_first_batch()
                     raise explained from explained.__cause__
             finally:
                 self._fail_if_ended()
@@ -175,13 +180,23 @@ class ReplaceableQuery:
         assert self.launch is not None
         self.current = self.launch()
 
-    def _start_and_wait(self) -> None:
-        """Start the query, and wait for its first commit."""
-        before = self.current
-        self._start()
+    def _start_again(self) -> bool:
+        """Start the query as soon as a broker answers; return False if the application is stopped before."""
+        while self._processing() is not None:
+            try:
+                self._start()
+            except BrokerUnavailableError as error:
+                if self._state.on(Event.BROKER_LOST):
+                    log.warning("will start the query when a broker answers: %s", error)
+                time.sleep(_RETRY_S)
+            else:
+                return True
+        self.abandoned = True
+        return False
+
+    def _await_first_batch(self) -> None:
         query = self.current
         assert query is not None
-        assert query is not before
         while not self.first_batch.wait(_POLL_S):
             if not query.isActive:
                 raise query.exception() or ControlError(_ENDED)

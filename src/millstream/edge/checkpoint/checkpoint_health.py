@@ -45,7 +45,8 @@ def ways_out(plan: Plan | None, *, exactly_once: bool = False) -> str:
     """Return the ways to recover from a damaged checkpoint, as text."""
     ways = ["restore the whole directory from a copy that was made at one time"]
     stores = None if plan is None else plan.store_fingerprints().keys()
-    if plan is not None and stores is not None and not stores - plan.changelogs.keys():
+    refused = plan is not None and exactly_once and plan.shuffled_topics  # see checkpoint_ownership
+    if plan is not None and stores is not None and not stores - plan.changelogs.keys() and not refused:
         rebuilt = "rebuilds all stores from their changelog topics and " if stores else ""
         taken_over = " (with on_other_checkpoint='take_over')" if exactly_once else ""
         ways.append(

@@ -31,6 +31,8 @@ class StartFacts:
         take_over: Whether the start may take over from another checkpoint.
         was_reset: Returns whether the application was reset.
         goes_on: Returns whether the application can continue from Kafka alone, without the other checkpoint.
+        shuffled: The repartitions through Spark's shuffle. The transaction that commits the offset of a record is not the one that sends
+            its results.
     """
 
     application_id: str
@@ -39,6 +41,7 @@ class StartFacts:
     take_over: bool
     was_reset: Callable[[], bool]
     goes_on: Callable[[], bool]
+    shuffled: tuple[str, ...]
 
 
 def start_facts(
@@ -55,6 +58,7 @@ def start_facts(
         settings.on_other_checkpoint == "take_over",
         was_reset=lambda: bool(asked.reset_offsets(read)),
         goes_on=lambda: not plan.store_fingerprints() or topics.can_rebuild(plan, existing),
+        shuffled=plan.shuffled_topics,
     )
 
 
@@ -83,9 +87,17 @@ def checkpoint_id(start: StartFacts, progress: CheckpointProgress | None, marks:
     if others and not start.was_reset():
         if not start.take_over:
             raise _refused(start, _newest(others))
-        if _newest(others).number >= 0 and not start.goes_on():
-            raise _lost(start, _newest(others))
+        if _newest(others).number >= 0:
+            _check_exact(start, others)
     return secrets.token_hex(8)
+
+
+def _check_exact(start: StartFacts, others: list[Mark]) -> None:
+    """Check that the application can continue at the committed offsets without loss and without duplicates."""
+    if not start.goes_on():
+        raise _lost(start, _newest(others))
+    if start.shuffled and len(others) > 1:
+        raise _divided(start, _newest(others))
 
 
 def _check_continues(start: StartFacts, planned: BatchId, marks: Mapping[int, Mark]) -> None:
@@ -122,6 +134,16 @@ def _lost(start: StartFacts, other: Mark) -> OtherCheckpointError:
         "that checkpoint has the content of its stores, because not all of them have a changelog topic (changelog='kafka'). "
         f"Nothing was read or sent. Start it where that checkpoint is, or start over with `millstream reset {start.application_id}`, "
         "with empty stores"
+    )
+
+
+def _divided(start: StartFacts, other: Mark) -> OtherCheckpointError:
+    return OtherCheckpointError(
+        f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_reached(other)}): the "
+        f"records of the repartition {start.shuffled[0]!r} go through Spark's shuffle, so their offsets and their results are committed in "
+        "different transactions. If its last micro-batch was interrupted between them, records would be lost or sent twice. Nothing was "
+        f"read or sent. Start it where that checkpoint is, or choose the offsets with `millstream reset {start.application_id}`; records that "
+        "are then processed again are sent again"
     )
 
 

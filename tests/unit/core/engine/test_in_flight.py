@@ -152,6 +152,31 @@ class TestIssue:
         with pytest.raises(ProcessingError, match="ZeroDivisionError"):
             host.step()
 
+    def test_tables_behind_a_call_that_could_not_be_made_forward_what_it_held_up(self) -> None:
+        endpoints = iter(["", "", None])
+        options: dict[str, Any] = {
+            "circuit_breaker": ms.CircuitBreaker(),
+            "endpoint": lambda key, value: next(endpoints).lower(),  # type: ignore[union-attr]
+            "on_failure": "skip",
+        }
+        builder = ms.StreamsBuilder()
+        called = builder.stream("in").map_values_async(str.upper, name="call", **options)
+        called.to_table(store="newest").to_stream().to("out")
+        host = Host(builder.build(), cache_bytes=1 << 20)
+        first, second = host.run("in", ("k", "a", 1), ("k", "b", 2)).issue
+        host.task.done(first.ticket, Waits(100, 2, 0, "retry"))
+        host.task.done(second.ticket, Done("B"))
+        found = []
+        for now_ms in (50, 100):
+            outcome = host.step(now_ms=now_ms)
+            found += values(outcome)
+        assert outcome.wake_at_ms == 100
+        host.restart(stored)
+        outcome = host.step(now_ms=100)
+        assert found + values(outcome) == ["B"]
+        assert outcome.metrics.dropped == {"failed call": 1}
+        assert outcome.committable == {IN: 2}
+
     def test_figures_tell_what_happened_since_the_last_step(self) -> None:
         host = Host(calling(on_failure="skip", order="partition"), now_ms=5)
         a, b, c, d = host.run("in", *((k, "v", 1) for k in "abcd")).issue
@@ -412,6 +437,18 @@ class TestDelayQueue:
         host.restart()
         answer(host, host.step(now_ms=2000))
         assert host.step(now_ms=2000).committable == {IN: 1}
+
+
+def test_a_partition_that_begins_again_reports_its_new_position() -> None:
+    host = Host(calling())
+    answer(host, host.run("in", ("k", "v", 1)))
+    assert host.step().committable == {IN: 1}
+    host.restart(stored)
+    host.offsets[IN] = 0
+    host.feed("in", [])
+    assert host.step().committable == {IN: 0}
+    host.restart(stored)
+    assert host.step().committable == {IN: 0}
 
 
 class TestAClockThatGoesBack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.engine.punctuate import Punctuations, Schedule
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import ProcessingError
 from unit.helpers import Host, processing, processor_topology, values
 
@@ -109,6 +111,31 @@ class TestWallClock:
         assert values(host.step(now_ms=1047)) == ["tick 1047"]
         assert values(host.step(now_ms=1049)) == []
         assert values(host.step(now_ms=1050)) == ["tick 1050"]
+
+    def test_does_not_wait_for_a_clock_that_has_moved_back(self) -> None:
+        host = Host(scheduled(ms.wall_clock), now_ms=1003)
+        assert values(host.step(now_ms=1_000_013)) == ["tick 1000013"]
+        host.restart()
+        outcome = host.step(now_ms=2000)
+        assert (values(outcome), outcome.wake_at_ms) == ([], 2003)
+        assert values(host.step(now_ms=2003)) == ["tick 2003"]
+
+    def test_is_not_repeated_when_the_clock_moves_back_a_little(self) -> None:
+        host = Host(scheduled(ms.wall_clock), now_ms=1000)
+        assert values(host.step(now_ms=1010)) == ["tick 1010"]
+        assert [values(host.step(now_ms=now)) for now in (1001, 1010, 1020)] == [[], [], ["tick 1020"]]
+
+    def test_of_older_snapshots_does_not_wait_either(self) -> None:
+        host = Host(scheduled(ms.wall_clock), now_ms=1003)
+        host.step(now_ms=1_000_013)
+        host.restart(without_chosen)
+        assert host.step(now_ms=2000).wake_at_ms == 2003
+
+    def test_waits_for_a_start_time_far_ahead(self) -> None:
+        host = Host(scheduled(ms.wall_clock, start_time=9005), now_ms=1000)
+        for now, expected in ((1001, []), (2000, []), (1500, []), (9005, ["tick 9005"])):
+            host.restart()
+            assert values(host.step(now_ms=now)) == expected
 
     def test_begins_at_its_start_time(self) -> None:
         host = Host(scheduled(ms.wall_clock, start_time=1005), now_ms=1000)
@@ -308,6 +335,12 @@ class TestChangedPrograms:
 
 def a_schedule(due_ms: int, *, cancelled: bool = False, ordinal: int | None = 0) -> Schedule:
     return Schedule("n", ordinal, None, ms.wall_clock, 10, due_ms, lambda now: None, cancelled)
+
+
+def without_chosen(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot as earlier versions have stored it."""
+    schedules = tuple({k: v for k, v in data.items() if k != "chosen"} for data in snapshot.schedules)
+    return replace(snapshot, schedules=schedules)
 
 
 def test_advance_goes_to_the_first_grid_point_after_now() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import millstream as ms
 from millstream.core.runtime.origins import (
     Begun,
@@ -36,6 +38,13 @@ def test_offsets_say_the_micro_batch_however_many_records_it_brings() -> None:
             found = offsets_from(first_offset(9, lane), start, 5)
             assert {batch_of(offset) for offset in found} == {9}
             assert len(set(found)) == 5
+
+
+@pytest.mark.parametrize("start", [0, 1 << 20, (1 << 20) - 5, (1 << 40) - 5])
+def test_records_of_different_partitions_have_different_offsets_wherever_they_are_read(start: int) -> None:
+    behind = offsets_from(first_offset(9, 4), start, 10)
+    ahead = offsets_from(first_offset(9, 5), 0, 10)
+    assert len({*behind, *ahead}) == 20
 
 
 def test_what_is_known_of_another_checkpoint_commits_nothing() -> None:

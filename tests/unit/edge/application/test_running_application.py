@@ -298,6 +298,25 @@ class TestLifeCycle:
             running._run._fail(MillstreamError(error))
             assert (running.status().state, running.status().error) == ("failed", "the first")
 
+    def test_is_stopped_while_a_restart_waits_for_a_broker(self, running: RunningApplication) -> None:
+        run, waiting = running._run, threading.Event()
+
+        def launch() -> StreamingQuery:
+            waiting.set()
+            raise BrokerUnavailableError("away")
+
+        run.state.on(Event.FIRST_BATCH_COMMITTED)
+        run.query.current, run.query.launch = cast("StreamingQuery", Query()), launch
+        run.query.between_batches.set()
+        restart = threading.Thread(target=run.query.restart, args=("a topic has changed",), daemon=True)
+        restart.start()
+        assert waiting.wait(60)
+        running.stop()
+        restart.join(60)
+        assert not restart.is_alive()
+        assert running.status().state == "stopped"
+        assert running.await_termination(60)
+
     def test_does_not_fail_after_the_end(self, running: RunningApplication) -> None:
         running._run.state.on(Event.QUERY_ENDED)
         running._run._fail(MillstreamError("too late"))
@@ -311,6 +330,9 @@ class Query:
 
     def stop(self) -> None:
         self.isActive = False
+
+    def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802 - Spark's name
+        return not self.isActive
 
     def exception(self) -> None:
         return None

@@ -118,3 +118,11 @@ def test_a_reset_says_that_it_knows_the_groups_offsets_only(checkpoint: Checkpoi
         in lines
     )
     assert any("file:/here" in line for line in lines)
+
+
+def test_what_a_start_would_refuse_to_take_over_is_not_proposed() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").repartition().to("out")
+    shuffled = builder.build().plan("shop")
+    assert "delete it" not in ways_out(shuffled, exactly_once=True)
+    assert "delete it" in ways_out(shuffled)

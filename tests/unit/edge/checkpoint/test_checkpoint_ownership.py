@@ -23,8 +23,9 @@ def start(
     take_over: bool = False,
     was_reset: Callable[[], bool] = never,
     goes_on: Callable[[], bool] = never,
+    shuffled: tuple[str, ...] = (),
 ) -> StartFacts:
-    return StartFacts("app", "file:/here", begun, take_over, was_reset, goes_on)
+    return StartFacts("app", "file:/here", begun, take_over, was_reset, goes_on, shuffled)
 
 
 def progress(checkpoint: str, number: int, run: str = "") -> CheckpointProgress:
@@ -92,6 +93,17 @@ class TestWithoutACheckpoint:
     def test_takes_over_from_one_that_has_delivered_nothing(self) -> None:
         taking = start(take_over=True, was_reset=lambda: False)
         assert checkpoint_id(taking, None, marks(("other", -1))) not in ("", "other")
+
+    def test_does_not_take_over_records_whose_offsets_are_committed_by_another_transaction(self) -> None:
+        taking = start(take_over=True, was_reset=lambda: False, goes_on=lambda: True, shuffled=("again",))
+        message = r"cannot be taken over from checkpoint other .* repartition 'again' .*millstream reset app"
+        with pytest.raises(OtherCheckpointError, match=message):
+            checkpoint_id(taking, None, marks(("other", 5), ("other", 5)))
+
+    @pytest.mark.parametrize("found", [(("other", 5),), (("other", -1), ("other", -1))])
+    def test_takes_over_a_shuffle_of_one_transaction_or_of_nothing(self, found: Any) -> None:
+        taking = start(take_over=True, was_reset=lambda: False, goes_on=lambda: True, shuffled=("again",))
+        assert checkpoint_id(taking, None, marks(*found)) not in ("", "other")
 
     def test_does_not_take_over_stores_that_only_the_other_one_has(self) -> None:
         taking = start(take_over=True, was_reset=lambda: False, goes_on=lambda: False)

@@ -57,7 +57,13 @@ def test_of_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
 def claimed(begun: str) -> str:
     """Start without a checkpoint, where an earlier start has claimed an id for one."""
     start = StartFacts(
-        "app", "/checkpoint", begun, take_over=False, was_reset=lambda: False, goes_on=lambda: True
+        "app",
+        "/checkpoint",
+        begun,
+        take_over=False,
+        was_reset=lambda: False,
+        goes_on=lambda: True,
+        shuffled=(),
     )
     return checkpoint_id(start, None, {0: Mark(CLAIM, -1)})
 

@@ -107,7 +107,8 @@ class InFlightRecords:
         self._changed: set[int] = set()
         self._results: list[tuple[Ticket, Settled]] = []
         self._retiring: list[int] = []
-        """Records that retire at the next step: their results must be committed first, or an edit has changed the order."""
+        """Records that retire at the next step: their results must be committed first, an edit has changed the order, or a call could not be
+        made."""
         self._ending: list[int] = []
         """Records that leave the window at the next step."""
         self._reloaded: list[int] = []
@@ -157,7 +158,8 @@ class InFlightRecords:
                     "" if self._calls.endpoint is None else self._calls.endpoint(record.key, record.value)
                 )
             except Exception as error:
-                self._settle(record, Failed(record.attempt, in_words(error), error))
+                # The caches have been flushed, so tables downstream forward nothing more in this step.
+                self._settle(record, Failed(record.attempt, in_words(error), error), at_once=False)
                 continue
             record.turn += 1
             record.epoch = runtime.epoch
@@ -210,12 +212,13 @@ class InFlightRecords:
                 returned.append(record.number)
             else:
                 answered.append(record)
-                self._settle(record, settled)
+                self._settle(record, settled, at_once=self._runtime.repeats_sends)
         for number in sorted(returned, reverse=True):  # each is put at the head of its key queue
             self._window.give_back(number)
         self._flow.set_limits_of_keys(record.key_id for record in answered)
 
-    def _settle(self, record: InFlightRecord, settled: Settled) -> None:
+    def _settle(self, record: InFlightRecord, settled: Settled, *, at_once: bool) -> None:
+        """Process the result of a call. If not at once, records retire at the next step."""
         record.epoch = None
         self._changed.add(record.number)
         self._counts["settled"] += 1
@@ -225,7 +228,6 @@ class InFlightRecords:
         if isinstance(settled, Failed):
             self._failures.stop_if_final(record, settled)
         record.settled = settled
-        at_once = self._runtime.repeats_sends
         if at_once or not self._one_by_one:
             self._window.end(record.number)
         else:

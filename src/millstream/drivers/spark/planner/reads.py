@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import OffsetRange
-from millstream.core.runtime.admission import packed, ranges
+from millstream.core.runtime.admission import packed, ranges, returned
 from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.intake import topics_read_whole
 from millstream.core.topology.evolution import newly_gone
@@ -39,6 +39,8 @@ class ReadPlanner:
             PlannedRead(batch, clock, ticks=tasks[i::ticking], initialization=end.initialization)
             for i in range(ticking)
         )
+        if back := self._behind_shuffle(self._still_read(returned(start.positions, end.positions))):
+            reads.append(PlannedRead(batch, clock, back=back))
         inputs = list(self._inputs.messages(start, end, planned, tasks))
         if inputs and not reads:
             reads.append(PlannedRead(batch, clock))
@@ -52,6 +54,11 @@ class ReadPlanner:
         gone = newly_gone(start.topology.parts, end.topology.parts)
         tasks = [str(task) for task in (*self._spec.topology.layout.tasks, *gone)]
         return [task for task in tasks if task in end.woken] if end.woken else tasks
+
+    def _behind_shuffle(self, planned: list[OffsetRange]) -> list[OffsetRange]:
+        """Drop the ranges that are read before the shuffle, where no task keeps its position."""
+        plan = self._spec.topology.plan
+        return [r for r in planned if not plan.runs_before_shuffle(plan.subtopology_of[r.topic])]
 
     def _still_read(self, planned: list[OffsetRange]) -> list[OffsetRange]:
         """Drop the ranges that an edited topology no longer reads when it repeats a micro-batch of its predecessor."""

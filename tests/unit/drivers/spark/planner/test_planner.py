@@ -18,7 +18,7 @@ from millstream.core.model.errors import (
     TopicNotFoundError,
 )
 from millstream.core.model.ids import TopicPartition
-from millstream.core.ports import TimedOffset, TopicFacts
+from millstream.core.ports import OffsetRange, TimedOffset, TopicFacts
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization
 from millstream.core.runtime.messages import BufferedRecords, PlanningOrders
 from millstream.core.runtime.origins import begun_to_json
@@ -459,9 +459,12 @@ class Cluster(Broker):
 
 
 class TestTopicsOfAPattern:
-    def planner(self, cluster: Cluster, orders: Application, **lineage: Any) -> Planner:
+    def planner(
+        self, cluster: Cluster, orders: Application, *, calls: bool = False, **lineage: Any
+    ) -> Planner:
         builder = ms.StreamsBuilder()
-        builder.stream(re.compile("[ab]")).to("out")
+        lines = builder.stream(re.compile("[ab]"))
+        (lines.map_values_async(str.upper, name="call") if calls else lines).to("out")
         plan = builder.build().plan("app", existing=cluster.ids)
         layout = lay_out(plan, dict.fromkeys(cluster.ids, 1), default_grouper)
         known = Lineage(topic_ids=cluster.ids, **lineage)
@@ -488,6 +491,20 @@ class TestTopicsOfAPattern:
         start = begun(self.planner(Cluster(a="1", b="2"), orders))
         again = self.planner(Cluster(a="1", b="other"), orders)
         assert again.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}
+
+    @pytest.mark.parametrize("calls", [True, False])
+    def test_tasks_with_progress_learn_that_they_were_made_again(
+        self, orders: Application, *, calls: bool
+    ) -> None:
+        start = begun(self.planner(Cluster(a="1", b="2"), orders, calls=calls))
+        again = self.planner(Cluster(a="1", b="other"), orders, calls=calls)
+        plans = BatchPlan.from_json(start), BatchPlan.from_json(again.next(start))
+        reads = ReadPlanner(again._spec).reads(*plans)
+        assert [ticks for read in reads for ticks in read.ticks] == ["0_0"]
+        back = [OffsetRange("b", 0, 0, 0)] if calls else []
+        assert [(read.ranges, read.back) for read in reads if read.back or read.ranges] == (
+            [([], back)] if calls else []
+        )
 
 
 class TestPartitionTimesOfReaders:

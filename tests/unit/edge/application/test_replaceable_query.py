@@ -1,0 +1,118 @@
+"""The query of an application is replaced while the broker is away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
+from millstream.core.runtime.lifecycle import Event, State
+from millstream.edge.application import replaceable_query
+from millstream.edge.application.application_state import ApplicationState
+from millstream.edge.application.replaceable_query import ReplaceableQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+
+class Query:
+    """A query of Spark between two micro-batches."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.isActive = error is None  # Spark's name
+        self._error = error
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class Application:
+    """An application whose query is replaced, and its broker.
+
+    Attributes:
+        attempts: The outcomes of the next launches: an error, or None for a new query.
+        states: The states of the application when these launches began.
+    """
+
+    def __init__(self, first: Query) -> None:
+        self.state = ApplicationState()
+        self.state.on(Event.FIRST_BATCH_COMMITTED)
+        self.errors: list[Exception] = []
+        self.attempts: list[Exception | None] = []
+        self.states: list[State] = []
+        self.query = ReplaceableQuery(self.state, self._explained, self.errors.append)
+        self.query.current = cast("StreamingQuery", first)
+        self.query.launch = self._launch
+        self.query.between_batches.set()
+        self.stops_after: int | None = None
+
+    def _explained(self, error: Exception) -> MillstreamError:
+        return error if isinstance(error, MillstreamError) else MillstreamError(str(error))
+
+    def _launch(self) -> StreamingQuery:
+        self.states.append(self.state.now)
+        if self.stops_after == len(self.states):
+            self.state.on(Event.STOP_REQUESTED)
+        if (error := self.attempts.pop(0)) is not None:
+            raise error
+        self.query.first_batch.set()
+        return cast("StreamingQuery", Query())
+
+
+AWAY = BrokerUnavailableError("away")
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replaceable_query, "_RETRY_S", 0)
+
+
+def test_a_restart_waits_until_a_broker_answers() -> None:
+    application = Application(first := Query())
+    application.attempts = [AWAY, AWAY, None]
+    application.query.restart("a topic has changed")
+    assert application.errors == []
+    assert application.states == [State.RUNNING, State.WAITING, State.WAITING]
+    assert application.query.current is not first
+    assert application.query.unchanging.is_set()
+
+
+def test_a_query_that_lost_a_process_is_started_when_a_broker_answers() -> None:
+    application = Application(first := Query(RuntimeError("a process was lost")))
+    application.attempts = [AWAY, None]
+    application.query.recover()
+    assert application.errors == []
+    assert application.query.current is not first
+
+
+def test_any_other_error_ends_the_application() -> None:
+    application = Application(Query())
+    application.attempts = [AWAY, MillstreamError("refused"), None]
+    application.query.restart("a topic has changed")
+    assert [str(error) for error in application.errors] == ["refused"]
+
+
+def test_an_application_that_waits_for_a_broker_can_be_stopped() -> None:
+    application = Application(first := Query(RuntimeError("a process was lost")))
+    application.attempts, application.stops_after = [AWAY, AWAY, AWAY], 2
+    application.query.recover()
+    assert application.errors == []
+    assert application.query.current is first
+    assert application.query.abandoned
+    assert application.query.unchanging.is_set()
+
+
+def test_an_edit_that_meets_no_broker_is_undone_when_a_broker_answers() -> None:
+    application = Application(Query())
+    application.attempts = [AWAY, AWAY, None]
+    done: list[str] = []
+    with pytest.raises(BrokerUnavailableError):
+        application.query.replace(lambda: done.append("changed"), lambda: done.append("undone"))
+    assert done == ["changed", "undone"]
+    assert application.errors == []
+    assert application.query.current is not None
+    assert application.query.current.isActive
