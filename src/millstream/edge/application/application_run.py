@@ -201,9 +201,8 @@ class ApplicationRun:
             self.draining.begin(limit_s)
             self.state.on(Event.DRAIN_REQUESTED)
             self.draining.wait(self._can_drain)
-            self.state.on(
-                Event.STOP_REQUESTED
-            )  # before the lock, which a restart holds while it waits for a broker
+            # Before taking the lock, which a restart holds while it waits for a broker.
+            self.state.on(Event.STOP_REQUESTED)
         with self.query.lock:
             if self.state.now in FINAL or self.query.current is None:
                 return

@@ -112,9 +112,8 @@ class Planner:
         request, begun = self._asked(start), self._begun
         try:
             return self._complete_plan(start, request)
-        except (
-            BrokerUnavailableError
-        ) as error:  # a broker was lost after the request for the ends; the next one waits for it
+        except BrokerUnavailableError as error:
+            # A broker was lost after the request for the ends. The next request waits for it.
             log.warning("planning again: %s", error)
             self._begun, self._must_wait = begun, self._final is not None or not begun
             return None
