@@ -367,6 +367,11 @@ class Broker:
         while True:
             try:
                 return question()
+            except (
+                TimeoutError
+            ) as late:  # of a future, which waits for the answer as long as all attempts together
+                timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                raise translated(timed_out, doing, self.servers) from late
             except KafkaException as error:
                 cause = error.args[0]
                 if cause.code() not in again or monotonic() > deadline:

@@ -108,6 +108,12 @@ class Election:
         self._consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
+        try:
+            self._follow()
+        finally:
+            self._consumer.close()  # a consumer that is not closed may block whatever destroys it
+
+    def _follow(self) -> None:
         due = 0.0
         while not self._leaving.is_set():
             try:
@@ -117,7 +123,6 @@ class Election:
             if self._in_doubt and time.monotonic() >= due:
                 due = time.monotonic() + _DOUBT_S
                 self._resolve_doubt()
-        self._consumer.close()
 
     def _resolve_doubt(self) -> None:
         if self._elected.is_set():

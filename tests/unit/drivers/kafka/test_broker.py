@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from time import monotonic
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from millstream.core.model.errors import BrokerUnavailableError
 from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.election import living_drivers
 from millstream.testing._cluster import free_ports
 
 
@@ -42,3 +44,14 @@ def test_as_long_as_there_is_time() -> None:
     with pytest.raises(BrokerUnavailableError, match="while asking for offsets"):
         nobody(0.4).ask("asking for offsets", timing_out(float("inf")))
     assert 0.4 <= monotonic() - began < 5
+
+
+def test_a_future_without_an_answer_in_time_is_a_broker_that_does_not_respond() -> None:
+    """It raises a TimeoutError, which ended the thread of the election when a broker was killed."""
+    with pytest.raises(BrokerUnavailableError, match="while describing group 'drivers'"):
+        nobody(0.4).ask("describing group 'drivers'", lambda: Future[int]().result(0))
+
+
+def test_drivers_of_a_broker_that_does_not_respond_are_unknown() -> None:
+    with pytest.raises(BrokerUnavailableError, match="while describing group"):
+        living_drivers(nobody(0.4), "shop")
