@@ -458,7 +458,7 @@ def forwarded(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any
 
 def test_a_builder_is_no_topology() -> None:
     with pytest.raises(ArgumentError, match=r"not a ms\.Topology; if it is a builder, call its build"):
-        Driver(ms.StreamsBuilder())  # type: ignore[arg-type]
+        Driver(ms.StreamsBuilder())  # type: ignore[arg-type]  # a user's mistake
 
 
 def test_there_is_no_topic_without_a_name() -> None:

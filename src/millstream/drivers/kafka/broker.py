@@ -367,9 +367,8 @@ class Broker:
         while True:
             try:
                 return question()
-            except (
-                TimeoutError
-            ) as late:  # of a future, which waits for the answer as long as all attempts together
+            except TimeoutError as late:
+                # Of a future, which has waited for the answer as long as all attempts together.
                 timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
                 raise translated(timed_out, doing, self.servers) from late
             except KafkaException as error:

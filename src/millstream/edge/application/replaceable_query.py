@@ -188,7 +188,7 @@ class ReplaceableQuery:
             except BrokerUnavailableError as error:
                 if self._state.on(Event.BROKER_LOST):
                     log.warning("will start the query when a broker answers: %s", error)
-                time.sleep(_RETRY_S)
+                time.sleep(_RETRY_S)  # no event announces a broker
             else:
                 return True
         self.abandoned = True

@@ -86,9 +86,7 @@ class TopicPreparation:
             SettingsError: If a changelog topic has more partitions than there are tasks.
         """
         tasks = Counter(task.subtopology for task in layout.tasks)
-        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
-        begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
-        empty = []
+        filled, empty = self._filled_changelogs(plan, existing), []
         for sub in plan.subtopologies:
             for store in sub.stores.values():
                 topic, wanted = plan.changelogs.get(store.name), tasks[sub.id]
@@ -100,9 +98,15 @@ class TopicPreparation:
                 if current < wanted:
                     config = changelog_config(store, self.given)
                     self.broker.ensure_topic(topic, wanted, config, self.replication_factor)
-                if topic not in existing or begin[topic] == end[topic]:
+                if topic not in filled:
                     empty.append(store.name)
         return empty
+
+    def _filled_changelogs(self, plan: Plan, existing: Mapping[str, int]) -> set[str]:
+        """Return the changelog topics that have records."""
+        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
+        begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
+        return {topic for topic in topics if begin[topic] != end[topic]}
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:
         """Wait for the output topics, which a broker with auto.create.topics.enable creates; return their partition counts.
@@ -129,9 +133,8 @@ class TopicPreparation:
         Raises:
             IncompatibleTopologyError: If the topics contain state that cannot be continued.
         """
-        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
-        begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
-        if begin == end:
+        topics = [topic for topic in plan.changelogs.values() if topic in existing]
+        if not self._filled_changelogs(plan, existing):
             return False
         unpublished = [store for store in plan.store_fingerprints() if store not in plan.changelogs]
         read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from millstream.core.dsl.builder import StreamsBuilder
 from millstream.core.model.errors import MillstreamError
@@ -28,6 +28,8 @@ FORMATS: Mapping[str, Callable[[Plan], str]] = {
     "plan": str,
 }
 """The functions that show a plan, by format."""
+
+_EXPECTED: Final = "it should be a Topology, a StreamsBuilder, an Application, or a function without parameters that returns one"
 
 
 class TargetError(MillstreamError):
@@ -113,10 +115,7 @@ def called(function: Callable[..., Any], target: str) -> Any:
     kinds = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     for name, parameter in signature(function).parameters.items():
         if parameter.default is Parameter.empty and parameter.kind not in kinds:
-            raise TargetError(
-                f"{target!r} needs the argument {name!r}; it should be a Topology, a StreamsBuilder, an Application, or a function without "
-                "parameters that returns one"
-            )
+            raise TargetError(f"{target!r} needs the argument {name!r}; {_EXPECTED}")
     return function()
 
 
@@ -130,10 +129,7 @@ def _plan_of(found: Any, target: str) -> Plan:
         return found.plan()
     if callable(found) and not isinstance(found, type):
         return _plan_of(called(found, target), target)
-    raise TargetError(
-        f"{target!r} is a {type(found).__name__}; it should be a Topology, a StreamsBuilder, an Application, or a "
-        "function without parameters that returns one"
-    )
+    raise TargetError(f"{target!r} is a {type(found).__name__}; {_EXPECTED}")
 
 
 def _is_application(found: Any) -> bool:

@@ -56,14 +56,14 @@ def later_statuses(home: Path, application_id: str, *, interval_s: float) -> Ite
         ControlError: If it ended without deleting its control file, such as a killed application.
     """
     from millstream.edge.control.control_client import send
-    from millstream.edge.control.control_file import deletes_control_file
+    from millstream.edge.control.control_file import has_ended_in_order
 
     while True:
-        time.sleep(interval_s)
+        time.sleep(interval_s)  # the interval that the user has chosen
         try:
             status = send(home, application_id, "status")
         except ControlError:
-            if deletes_control_file(home):
+            if has_ended_in_order(home):
                 return
             raise
         yield status

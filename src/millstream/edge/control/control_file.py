@@ -52,9 +52,10 @@ def delete_control_file(home: Path) -> None:
     (home / _FILE).unlink(missing_ok=True)
 
 
-def deletes_control_file(home: Path) -> bool:
-    """Return whether an application that does not answer has ended in order: it stops answering before it deletes the file."""
+def has_ended_in_order(home: Path) -> bool:
+    """Return whether an application that does not answer has ended in order, and not been killed: it has deleted the file."""
     if (home / _FILE).exists():
+        # It stops answering before it deletes the file, and another process cannot wait for that.
         time.sleep(_RELEASE_S)
     return not (home / _FILE).exists()
 

@@ -71,7 +71,8 @@ def preflight(application: Application) -> PreflightReport:
         if missing:
             return _with(report, problems=tuple(missing))
         try:
-            progress = _progress(application)
+            location = application.settings.checkpoint(application.id)
+            progress = _progress(application, location)
             now = continuity(plan, progress, application._program.renamed_stores)
             layout = now.laid_out(existing, application._grouper)
         except MillstreamError as error:
@@ -80,7 +81,7 @@ def preflight(application: Application) -> PreflightReport:
             report,
             plan=tuple(short_lines(now.plan, layout)),
             creates=tuple(_creates(application, now.plan, layout, existing)),
-            checkpoint=tuple(_checkpoint(application.settings.checkpoint(application.id), progress, now)),
+            checkpoint=tuple(_checkpoint(location, progress, now)),
         )
     finally:
         clients.disconnect()
@@ -104,9 +105,8 @@ def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
     return f"{name}: {verb}, {existing[name]} partition{'' if existing[name] == 1 else 's'}"
 
 
-def _progress(application: Application) -> CheckpointProgress | None:
+def _progress(application: Application, location: str) -> CheckpointProgress | None:
     """Return the progress of the application's checkpoint; None if there is none, or Spark is needed to read it."""
-    location = application.settings.checkpoint(application.id)
     path = local_path(location)
     if path is None:
         return None

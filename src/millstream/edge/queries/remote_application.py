@@ -11,7 +11,7 @@ from millstream.core.model.errors import ControlError
 from millstream.core.model.topics import checked_name
 from millstream.core.queries.question import Answer, Question
 from millstream.edge.control.control_client import ask, send
-from millstream.edge.control.control_file import deletes_control_file
+from millstream.edge.control.control_file import has_ended_in_order
 from millstream.edge.lab.display_rows import Rows
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.settings.settings_loading import settings_from
@@ -99,9 +99,7 @@ class RemoteApplication:
         def asked(action: str, arguments: Mapping[str, Any]) -> Any:
             return ask(self._home, self.id, TAP_QUESTION, (action, arguments))
 
-        return Tap(
-            node, limit, asked, lease_s=_TAP_LEASE_S, has_ended=lambda: deletes_control_file(self._home)
-        )
+        return Tap(node, limit, asked, lease_s=_TAP_LEASE_S, has_ended=lambda: has_ended_in_order(self._home))
 
     def __repr__(self) -> str:
         return f"<RemoteApplication {self.id!r}>"

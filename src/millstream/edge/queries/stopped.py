@@ -109,13 +109,11 @@ def _url(checkpoint: str | Path) -> str:
 
 
 def _columns(spec: StoreSpec) -> list[str]:
-    times = (
-        ["start"]
-        if isinstance(spec, WindowSpec)
-        else ["start", "end"]
-        if isinstance(spec, SessionSpec)
-        else []
-    )
+    times: list[str] = []
+    if isinstance(spec, WindowSpec):
+        times = ["start"]
+    elif isinstance(spec, SessionSpec):
+        times = ["start", "end"]
     return ["key", *times, "value", *(["timestamp"] if spec.timestamped else [])]
 
 

@@ -172,7 +172,7 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
 def _enqueue(
     producer: Producer, topic: str, record: Raw, note: Callable[[KafkaError | None, Message], None]
 ) -> None:
-    """Give a record to the client; wait while its queue is full."""
+    """Queue a record for sending; wait while the producer's queue is full."""
     key, value, timestamp = record
     sent_ms = 0 if timestamp is None else max(timestamp, 1)  # librdkafka reads 0 as "now"
     while True:

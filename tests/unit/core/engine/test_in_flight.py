@@ -156,7 +156,7 @@ class TestIssue:
         endpoints = iter(["", "", None])
         options: dict[str, Any] = {
             "circuit_breaker": ms.CircuitBreaker(),
-            "endpoint": lambda key, value: next(endpoints).lower(),  # type: ignore[union-attr]
+            "endpoint": lambda key, value: next(endpoints).lower(),  # type: ignore[union-attr]  # None raises
             "on_failure": "skip",
         }
         builder = ms.StreamsBuilder()

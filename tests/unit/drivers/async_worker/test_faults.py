@@ -363,7 +363,7 @@ def test_a_suspended_async_worker_is_replaced_and_its_calls_are_repeated(
 
 def test_a_short_block_of_the_event_loop_delays_the_answer_only(address: AsyncWorkerAddress) -> None:
     async def blocks(value: int) -> int:
-        time.sleep(0.5)
+        time.sleep(0.5)  # what blocks the loop, longer than half the timeout
         return value
 
     asker = Asker(AsyncWorkerConnection(address, answer_s=0.8), blocks)
