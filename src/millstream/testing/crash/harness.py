@@ -225,8 +225,9 @@ class _CrashRun:
         code = self._program.exit_code()
         if code is None:
             return
-        self._failures += 1
         self.ends.append(self._program.last_error() or f"exit code {code}")
+        if self._watch.processed < self._setup.records:  # afterwards no start can make progress
+            self._failures += 1
         if self._failures > _FAILURES:
             raise self._trouble(f"ended {self._failures} times without progress, last with exit code {code}")
         self.start()
