@@ -80,6 +80,41 @@ def test_the_interrupted_micro_batch_is_repeated(
     eventually(lambda: ("or", "2") in results(), "a count of later", within_s=60)
 
 
+def passing_on(source: str, sink: str, kill: Callable[[str], str]) -> ms.Topology:
+    """Return a topology that passes records on and whose first micro-batch calls ``kill``."""
+
+    class Killing(ms.Processor[str, str, str, str]):
+        def init(self, context: ms.ProcessorContext[str, str]) -> None:
+            kill(FATAL)
+            self._context = context
+
+        def process(self, record: ms.Record[str, str]) -> None:
+            self._context.forward(record)
+
+    builder = ms.StreamsBuilder()
+    words = builder.stream(source, key=ms.serdes.string, value=ms.serdes.string)
+    words.process(Killing).to(sink, key=ms.serdes.string, value=ms.serdes.string)
+    return builder.build()
+
+
+def test_a_worker_lost_in_the_first_micro_batch_is_replaced(apps: Apps, tmp_path: Path) -> None:
+    source, sink = apps.topic("words"), apps.topic("results")
+    running = apps.start(passing_on(source, sink, killing(tmp_path, 2)), processing_guarantee="exactly_once")
+    assert running.status().state == "running"
+    assert len(list(tmp_path.iterdir())) == 2
+    apps.kafka.produce(source, [(b"a", b"1")])
+    eventually(
+        lambda: [record.value for record in committed_records(apps.kafka, sink)] == [b"1"], "the record"
+    )
+
+
+def test_a_first_micro_batch_that_kills_each_worker_ends_the_start(apps: Apps, tmp_path: Path) -> None:
+    topology = passing_on(apps.topic("words"), apps.topic("results"), killing(tmp_path, 99))
+    with pytest.raises(SparkRuntimeError):
+        apps.start(topology)
+    assert len(list(tmp_path.iterdir())) >= 4
+
+
 def test_a_micro_batch_that_kills_each_worker_ends_the_application(
     apps: Apps, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

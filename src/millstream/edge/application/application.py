@@ -164,12 +164,14 @@ class Application:
             if run.error is not None:  # another driver was elected before there was a query to stop
                 raise run.error
             write_control_file(run.resources.lease.home, run.control.address)
+            if bound.end is None:
+                run.query.launch = partial(self._launch, running, environment)
             run.await_first_batch()
             if run.plan.purged_topics:
                 interval_s = self.settings.repartition_purge_interval_ms / 1000
                 run.purging = PeriodicTask(run.purge.purge, interval_s)
             if bound.end is None:
-                self._keep_up(running, replace(environment, bound=Bound()))
+                self._keep_up(running, environment)
             bound.watch(running)
         except BaseException:
             run.abandon()
@@ -224,7 +226,6 @@ class Application:
     def _keep_up(self, running: RunningApplication, environment: Environment) -> None:
         """Start to handle changes while the application runs: failures, edits, numbers of workers, topic metadata."""
         run = running._run
-        run.query.launch = partial(self._launch, running, environment)
         run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
         running._edit = partial(self._edit, running, environment)
         if run.rescale_later:

@@ -165,8 +165,7 @@ class ApplicationRun:
         """
         assert self.query.current is not None
         while not self.query.first_batch.wait(_POLL_S):
-            if not self.query.current.isActive:
-                self.await_termination(None)
+            if not self.query.current.isActive and self.await_termination(0):
                 break
         if self.state.on(Event.FIRST_BATCH_COMMITTED):
             keep_classes()

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
-from millstream.core.runtime.lifecycle import PROCESSING, Event
+from millstream.core.runtime.lifecycle import ENDING, PROCESSING, Event
 from millstream.edge.application.application_state import ApplicationState
 from millstream.edge.spark.spark_errors import is_transient
 
@@ -40,7 +40,7 @@ class ReplaceableQuery:
         first_batch: Set once the query has committed a micro-batch.
         newest_batch: The number of the newest committed micro-batch; -1 before the first.
         repeated: Whether an earlier attempt at that micro-batch has sent results, which may differ from the committed state.
-        launch: Starts a new query; None if the query is never replaced.
+        launch: Starts a new query; None if the query is never replaced, because the run has an end.
         abandoned: Whether the application was stopped before the query could be replaced. The error of the query no longer matters.
     """
 
@@ -93,8 +93,8 @@ class ReplaceableQuery:
         A new query can continue if Spark has lost a process or a connection. It repeats the interrupted micro-batch, unless that
         micro-batch has failed several times in a row.
         """
-        query = self._processing()
-        if self.launch is None or query is None or query.isActive:
+        query = self.current
+        if self.launch is None or query is None or query.isActive or self._state.now in ENDING:
             return None
         error = query.exception()
         return error if self._failures_in_a_row() < _MAX_RESTARTS and is_transient(str(error)) else None
@@ -182,7 +182,7 @@ class ReplaceableQuery:
 
     def _start_again(self) -> bool:
         """Start the query as soon as a broker answers; return False if the application is stopped before."""
-        while self._processing() is not None:
+        while self._state.now not in ENDING:
             try:
                 self._start()
             except BrokerUnavailableError as error:

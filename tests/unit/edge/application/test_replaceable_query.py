@@ -38,9 +38,10 @@ class Application:
         states: The states of the application when these launches began.
     """
 
-    def __init__(self, first: Query) -> None:
+    def __init__(self, first: Query, *, starting: bool = False) -> None:
         self.state = ApplicationState()
-        self.state.on(Event.FIRST_BATCH_COMMITTED)
+        if not starting:
+            self.state.on(Event.FIRST_BATCH_COMMITTED)
         self.errors: list[Exception] = []
         self.attempts: list[Exception | None] = []
         self.states: list[State] = []
@@ -87,6 +88,22 @@ def test_a_query_that_lost_a_process_is_started_when_a_broker_answers() -> None:
     application.query.recover()
     assert application.errors == []
     assert application.query.current is not first
+
+
+def test_a_process_lost_in_the_first_micro_batch_is_replaced() -> None:
+    application = Application(first := Query(RuntimeError("a process was lost")), starting=True)
+    application.attempts = [AWAY, None]
+    application.query.recover()
+    assert application.errors == []
+    assert application.states == [State.STARTING, State.STARTING]
+    assert application.query.current is not first
+
+
+def test_an_application_that_has_ended_is_not_started_again() -> None:
+    application = Application(first := Query(RuntimeError("a process was lost")))
+    application.state.on(Event.STOP_REQUESTED)
+    application.query.recover()
+    assert application.query.current is first
 
 
 def test_any_other_error_ends_the_application() -> None:
