@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -15,8 +17,9 @@ import pytest
 import millstream as ms
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
-from millstream.testing.crash.processes import CrashedProgram, kill_one
+from millstream.testing.crash.processes import CrashedProgram, kill_one, works_as
 
+PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 TOPICS = Topics("input", "output", "ask", "contents")
 
 
@@ -111,3 +114,18 @@ def test_it_can_be_started_again(sleeper: CrashedProgram) -> None:
     sleeper.start()
     await_condition(lambda: sleepers(sleeper), "the sleeper")
     assert sleeper.exit_code() is None
+
+
+@pytest.mark.parametrize("waits_for_a_fork", [False, True])
+def test_a_client_that_waits_for_a_fork_is_no_worker(waits_for_a_fork: bool) -> None:
+    client = find_spec("millstream.edge.forks.fork_client")
+    assert client is not None
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    command += [str(client.origin), "fork.sock", sys.executable] if waits_for_a_fork else []
+    with subprocess.Popen([*command, "-m", PLANNER]) as started:
+        process = psutil.Process(started.pid)
+        try:
+            await_condition(process.cmdline, "its command line")
+            assert works_as(process, PLANNER) is not waits_for_a_fork
+        finally:
+            started.kill()

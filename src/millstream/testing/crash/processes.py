@@ -43,7 +43,7 @@ _COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
 _WORKERS = {TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
 """Modules of Spark's Python workers, and their process names under the fork server. Other modules run only for a moment."""
 _FORK_SERVER = "millstream.edge.forks.fork_server"
-_FORK_CLIENT = "forks/client.py"
+_FORK_CLIENT = "forks/fork_client.py"
 _GONE_S = 30.0
 _PAUSE_S = 0.01
 _LOG_LINES = 40
