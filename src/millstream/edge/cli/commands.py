@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +22,7 @@ from millstream.edge.cli.command_options import (
     reporting_errors,
     settings_of,
 )
-from millstream.edge.cli.describe_command import described
+from millstream.edge.cli.describe_command import DescribeFormat, described
 from millstream.edge.cli.dlq.dead_letter_commands import letters
 from millstream.edge.cli.fanout_commands import fanout
 from millstream.edge.cli.record_commands import peek, send
@@ -54,14 +53,6 @@ app.command()(send)
 app.command()(top)
 app.command()(tap)
 app.command()(shell)
-
-
-class DescribeFormat(StrEnum):
-    text = "text"
-    mermaid = "mermaid"
-    dot = "dot"
-    svg = "svg"
-    plan = "plan"
 
 
 def _print_version(wanted: bool) -> None:
@@ -126,7 +117,7 @@ def describe(
 ) -> None:
     """Show a topology; nothing is connected or started."""
     with reporting_errors("describe"):
-        typer.echo(described(target, form.value))
+        typer.echo(described(target, form))
 
 
 Stopped = Annotated[
