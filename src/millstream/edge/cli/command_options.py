@@ -48,3 +48,12 @@ def settings_of(**given: object) -> Settings:
     from millstream.edge.settings.settings_loading import settings_from
 
     return settings_from({name: value for name, value in given.items() if value is not None})
+
+
+def settings_without_broker(**given: object) -> Settings:
+    """Return settings from options, for a command that uses no broker; see :func:`settings_of`.
+
+    Raises:
+        SettingsError: If a setting is invalid.
+    """
+    return settings_of(bootstrap_servers="not needed for this", **given)

@@ -21,6 +21,7 @@ from millstream.edge.cli.command_options import (
     TopologyTarget,
     reporting_errors,
     settings_of,
+    settings_without_broker,
 )
 from millstream.edge.cli.describe_command import DescribeFormat, described
 from millstream.edge.cli.dlq.dead_letter_commands import letters
@@ -146,9 +147,7 @@ def _commands_to(command: str, application_id: str, state_dir: Path | None) -> I
     from millstream.edge.cli.control_commands import ControlCommands
 
     with reporting_errors(command):
-        yield ControlCommands(
-            application_id, settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
-        )
+        yield ControlCommands(application_id, settings_without_broker(state_dir=state_dir))
 
 
 @app.command()
@@ -247,11 +246,8 @@ def rescale(
     with reporting_errors("rescale"):
         move(
             RescaleOptions(application_id, partitions, dry_run),
-            settings_of(
-                bootstrap_servers="not needed for this",
-                state_dir=state_dir,
-                checkpoint_location=checkpoint_location,
-                master=master,
+            settings_without_broker(
+                state_dir=state_dir, checkpoint_location=checkpoint_location, master=master
             ),
         )
 

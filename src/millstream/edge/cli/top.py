@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from millstream.core.model.errors import ControlError
-from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors, settings_of
+from millstream.core.runtime.lifecycle import FINAL
+from millstream.edge.cli.command_options import (
+    RunningApp,
+    StateDir,
+    reporting_errors,
+    settings_without_broker,
+)
 
 if TYPE_CHECKING:
     from millstream.edge.status.application_status import Status
 
-_ENDED: Final = ("stopped", "failed")
 _WHOLE_LINES: Final = 10_000
 """The width of a file or a pipe, where nothing is wrapped or cut."""
 
@@ -37,7 +42,7 @@ def top(
     from millstream.edge.control.control_client import send
 
     with reporting_errors("top"):
-        settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
+        settings = settings_without_broker(state_dir=state_dir)
         home = settings.home(checked_name(application_id, "application"))
         status = send(home, application_id, "status")
         if once or not sys.stdout.isatty():
@@ -67,5 +72,5 @@ def later_statuses(home: Path, application_id: str, *, interval_s: float) -> Ite
                 return
             raise
         yield status
-        if status.state in _ENDED:
+        if status.state in FINAL:
             return
