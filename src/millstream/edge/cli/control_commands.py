@@ -50,19 +50,22 @@ class ControlCommands:
 
     def throttle(self, topic: str, rate: str) -> None:
         """Limit a topic to a rate: a number of records per second, or ``off``."""
-        _print_limits(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
+        records_per_second = _whole_number(rate, OFF, "the rate must be a whole number of records per second")
+        _print_limits(self._send("throttle", topic=topic, records_per_second=records_per_second))
 
     def parallelism(self, workers: str) -> None:
-        self._send("parallelism", workers=_workers(workers))
+        number = _whole_number(workers, AUTO, "the number of workers must be a whole number")
+        self._send("parallelism", workers=AUTO if number is None else number)
         typer.echo(f"workers per partition: {workers}")
 
     def ranges(self, *, as_json: bool) -> None:
         ranges = self._send("status").ranges
         if as_json:
             typer.echo(json.dumps({task: asdict(each) for task, each in ranges.items()}))
-        elif not ranges:
+            return
+        if not ranges:
             typer.echo(f"{self._name} has no key ranges; start it with parallelism=")
-        for task, each in () if as_json else ranges.items():
+        for task, each in ranges.items():
             typer.echo(_range_line(task, each))
 
     def status(self, *, as_json: bool) -> None:
@@ -160,23 +163,11 @@ def _threads(threads: ThreadStatus) -> str:
     return f"{threads.threads} have executed {each} records{ended}"
 
 
-def _workers(text: str) -> int | str:
-    if text == AUTO:
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise ControlError(
-            f"the number of workers must be a whole number, or {AUTO!r}, not {text!r}"
-        ) from None
-
-
-def _rate(text: str) -> int | None:
-    if text == OFF:
+def _whole_number(text: str, word: str, what: str) -> int | None:
+    """Return a whole number; None for the word that may replace it."""
+    if text == word:
         return None
     try:
         return int(text)
     except ValueError:
-        raise ControlError(
-            f"the rate must be a whole number of records per second, or {OFF!r}, not {text!r}"
-        ) from None
+        raise ControlError(f"{what}, or {word!r}, not {text!r}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.describe import short_lines
@@ -69,15 +69,15 @@ def preflight(application: Application) -> PreflightReport:
         topics += [_counted(name, existing, "written") for name in sinks if name in existing]
         report = PreflightReport(topics=tuple(topics), permissions=tuple(_permissions(application, plan)))
         if missing:
-            return _with(report, problems=tuple(missing))
+            return replace(report, problems=tuple(missing))
         try:
             location = application.settings.checkpoint(application.id)
             progress = _progress(application, location)
             now = continuity(plan, progress, application._program.renamed_stores)
             layout = now.laid_out(existing, application._grouper)
         except MillstreamError as error:
-            return _with(report, problems=(str(error),))
-        return _with(
+            return replace(report, problems=(str(error),))
+        return replace(
             report,
             plan=tuple(short_lines(now.plan, layout)),
             creates=tuple(_creates(application, now.plan, layout, existing)),
@@ -85,10 +85,6 @@ def preflight(application: Application) -> PreflightReport:
         )
     finally:
         clients.disconnect()
-
-
-def _with(report: PreflightReport, **more: tuple[str, ...]) -> PreflightReport:
-    return PreflightReport(**{**vars(report), **more})
 
 
 def _read(plan: Plan) -> list[str]:

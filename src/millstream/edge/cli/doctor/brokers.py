@@ -10,7 +10,6 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.drivers.kafka.secret_references import with_secrets
@@ -32,10 +31,13 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
             Finding("broker", False, "no broker address is configured", "add --bootstrap-servers host:port")
         ]
     problems: list[str] = []
-    settings: dict[str, Any] = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
-    settings["error_cb"] = lambda error: problems.append(error.str())
+    own = {
+        "bootstrap.servers": servers,
+        "log_level": 0,
+        "error_cb": lambda error: problems.append(error.str()),
+    }
     try:
-        admin = AdminClient(with_secrets(settings))
+        admin = AdminClient(with_secrets({**inquiry.client, **own}))
         try:
             metadata = admin.list_topics(timeout=inquiry.timeout_s)
         finally:
