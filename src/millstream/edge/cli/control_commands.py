@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import typer
 
@@ -82,7 +81,7 @@ class ControlCommands:
         self._send("status")  # the file with the address outlives the application
         typer.echo(address_of(self._home, self._name))
 
-    def _send(self, command: str, **arguments: Any) -> Status:
+    def _send(self, command: str, **arguments: object) -> Status:
         return send(self._home, self._name, command, **arguments)
 
 
