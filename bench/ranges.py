@@ -63,7 +63,8 @@ def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, An
             arguments = {"job": job, "source": source, "sink": sink, "records": stage.records}
             arguments |= {"servers": stage.kafka.bootstrap_servers, "parallelism": workers}
             figures = run_ours("race", arguments, scratch=stage.directory("run"), timeout_s=_TIMEOUT_S)
-            _check(stage, sink, wanted)
+            if wrong := check.wrong_output("count", wanted, stage.kafka.bootstrap_servers, sink):
+                raise SystemExit(f"{sink}: {wrong}")
             found.setdefault(name, []).append(figures)
         if job in _WITH_PEER:
             sink = stage.topic("peer")
@@ -74,15 +75,6 @@ def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, An
         for before, after in zip(found["without"], found["with"])
     ]
     return {"ratio": {"median": median(ratios), "min": min(ratios), "max": max(ratios)}, "runs": found}
-
-
-def _check(stage: Stage, sink: str, wanted: check.Digest) -> None:
-    servers = stage.kafka.bootstrap_servers
-    wrong = check.difference(
-        check.digest("count", check.read(servers, sink, check.ends(servers, sink))), wanted
-    )
-    if wrong:
-        raise SystemExit(f"{sink}: {wrong}")
 
 
 if __name__ == "__main__":
