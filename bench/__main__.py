@@ -104,9 +104,9 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
         if part in only:
             console.print(f"{part}: a call per record, {in_flight:,} in flight")
             results.calls.append(found := calls(stage, in_flight, results.pairs))
-            for pair in found.pairs:
+            for of_calls in found.pairs:
                 console.print(
-                    f"ours {pair.ours.rate:,.0f}, peer {pair.peer.rate:,.0f} results/s, ratio {pair.ratio:.2f}"
+                    f"ours {of_calls.ours.rate:,.0f}, peer {of_calls.peer.rate:,.0f} results/s, ratio {of_calls.ratio:.2f}"
                 )
     for part in STATE_PARTS:
         if part in only:

@@ -256,7 +256,7 @@ def _gc_s() -> float:
     assert context is not None
     jvm: Any = context._jvm
     beans = jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()
-    return sum(bean.getCollectionTime() for bean in beans) / 1000
+    return float(sum(bean.getCollectionTime() for bean in beans) / 1000)
 
 
 def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:

@@ -119,7 +119,7 @@ def asking(app: ms.RunningApplication, rate: int) -> Iterator[list[float]]:
             thread.join()
 
 
-def _ask(store: ms.StoreReader, rate: int, over: threading.Event, taken: list[float]) -> None:
+def _ask(store: ms.StoreReader[bytes, int], rate: int, over: threading.Event, taken: list[float]) -> None:
     chance, began = random.Random(rate), time.monotonic()
     while not over.wait(_PAUSE_S):
         due = int((time.monotonic() - began) * rate)
