@@ -57,3 +57,14 @@ def settings_without_broker(**given: object) -> Settings:
         SettingsError: If a setting is invalid.
     """
     return settings_of(bootstrap_servers="not needed for this", **given)
+
+
+def home_of(application_id: str, state_dir: Path | None) -> Path:
+    """Return the directory of an application on this host; ``state_dir`` is an option.
+
+    Raises:
+        SettingsError: If the id or a setting is invalid.
+    """
+    from millstream.core.model.topics import checked_name
+
+    return settings_without_broker(state_dir=state_dir).home(checked_name(application_id, "application"))

@@ -15,8 +15,8 @@ from millstream.core.runtime.lifecycle import FINAL
 from millstream.edge.cli.command_options import (
     RunningApp,
     StateDir,
+    home_of,
     reporting_errors,
-    settings_without_broker,
 )
 
 if TYPE_CHECKING:
@@ -37,13 +37,11 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from millstream.core.model.topics import checked_name
     from millstream.edge.cli.top_table import drawn
     from millstream.edge.control.control_client import send
 
     with reporting_errors("top"):
-        settings = settings_without_broker(state_dir=state_dir)
-        home = settings.home(checked_name(application_id, "application"))
+        home = home_of(application_id, state_dir)
         status = send(home, application_id, "status")
         if once or not sys.stdout.isatty():
             Console(width=None if sys.stdout.isatty() else _WHOLE_LINES).print(drawn(application_id, status))
