@@ -82,10 +82,10 @@ def demo(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
 ) -> None:
     """Count words on a real broker, through Spark, in this terminal; then stop and remove everything."""
-    from millstream.edge.cli.demo.conductor import Options
+    from millstream.edge.cli.demo.conductor import DemoOptions
     from millstream.edge.cli.demo.demo_command import demonstrate
 
-    raise typer.Exit(demonstrate(Options(lines, keep, master)))
+    raise typer.Exit(demonstrate(DemoOptions(lines, keep, master)))
 
 
 @app.command()
@@ -147,16 +147,13 @@ def rescale(
     dry_run: DryRun = False,
 ) -> None:
     """Move the state of a stopped application to more or fewer Spark partitions; nothing is lost."""
-    from millstream.edge.cli.rescale_command import RescaleOptions
     from millstream.edge.cli.rescale_command import rescale as move
 
     with reporting_errors("rescale"):
-        move(
-            RescaleOptions(application_id, partitions, dry_run),
-            settings_without_broker(
-                state_dir=state_dir, checkpoint_location=checkpoint_location, master=master
-            ),
+        settings = settings_without_broker(
+            state_dir=state_dir, checkpoint_location=checkpoint_location, master=master
         )
+        move(application_id, partitions, settings, dry_run=dry_run)
 
 
 @app.command()

@@ -40,8 +40,8 @@ _STOP_S = 10.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of the command.
+class DemoOptions:
+    """Options of the demo.
 
     Attributes:
         keep: Whether to leave everything running at the end.
@@ -74,7 +74,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error
 class Conductor(threading.Thread):
     """Runs the demo. The main thread reads ``verdict`` and ``error``, and calls ``interrupt`` and ``release``."""
 
-    def __init__(self, options: Options, board: Board) -> None:
+    def __init__(self, options: DemoOptions, board: Board) -> None:
         super().__init__(name="millstream-demo", daemon=True)
         self.verdict: Verdict | None = None
         self.error: Exception | None = None
