@@ -15,8 +15,6 @@ from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
-from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.forwarding import Forwarder, Forwarding, GroupPosition
 from millstream.edge.dead_letters.envelope import (
     FAILURE_HEADERS,
@@ -27,6 +25,7 @@ from millstream.edge.dead_letters.envelope import (
     envelopes,
 )
 from millstream.edge.dead_letters.replayed import Replayed
+from millstream.edge.records.topic_records import broker_of, fetcher_of
 from millstream.edge.settings.settings import Settings
 
 GROUP: str = "millstream-dlq-"
@@ -84,11 +83,13 @@ class DeadLetterQueue:
     def __init__(self, topic: str, settings: Settings, group: str | None = None) -> None:
         self.topic = topic
         self.group = group or GROUP + topic
-        consumer, patience_s = settings.client("consumer", self.group), settings.request_timeout_ms / 1000
-        self._broker = Broker(settings.client("admin", self.group), self.group, True, patience_s)
-        self._fetcher = KafkaFetcher(consumer, self.group, True, patience_s, skip_lost=True)
-        producer = settings.client("producer", self.group)
-        self._forwarder = Forwarder(producer, consumer, self.group, patience_s)
+        self._broker, self._fetcher = broker_of(settings, self.group), fetcher_of(settings, self.group)
+        self._forwarder = Forwarder(
+            settings.client("producer", self.group),
+            settings.client("consumer", self.group),
+            self.group,
+            settings.request_timeout_ms / 1000,
+        )
         self._counts = self._broker.partition_counts([topic])
         if not self._counts:
             raise TopicNotFoundError(
