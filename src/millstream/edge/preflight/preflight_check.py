@@ -10,7 +10,7 @@ from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.describe import short_lines
 from millstream.core.topology.internal import driver_topic
 from millstream.core.topology.layout import Layout
-from millstream.core.topology.plan import Plan
+from millstream.core.topology.plan import Plan, counted
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, LocalFiles, local_path
 from millstream.edge.application.application import Application
 from millstream.edge.application.topology_edits import stores_of_edit
@@ -98,7 +98,7 @@ def _written(application: Application, plan: Plan) -> list[str]:
 
 
 def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
-    return f"{name}: {verb}, {existing[name]} partition{'' if existing[name] == 1 else 's'}"
+    return f"{name}: {verb}, {counted(existing[name], 'partition')}"
 
 
 def _progress(application: Application, location: str) -> CheckpointProgress | None:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 
 from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.core.topology.plan import counted
 from millstream.drivers.kafka.secret_references import with_secrets
 from millstream.edge.cli.doctor.finding import Finding, Findings, Inquiry
 
@@ -84,7 +85,7 @@ def advertised_finding(
 def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str) -> Finding:
     count = partition_counts.get(topic)
     fix = f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
-    detail = "does not exist" if count is None else f"{count} partition{'' if count == 1 else 's'}"
+    detail = "does not exist" if count is None else counted(count, "partition")
     return Finding(f"topic {topic}", count is not None, detail, fix)
 
 
