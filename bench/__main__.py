@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,16 +26,13 @@ from bench.memory import memory
 from bench.processes import ROOT, ChildError
 from bench.race import WITH_ROWS, Pair, RaceResult, fill, fill_rows, race
 from bench.report import Results
-from bench.stage import Stage
+from bench.stage import Stage, full_speed_stage
 from bench.states import PARTS as STATE_PARTS
 from bench.states import states
 from bench.store_size import store_size
 from bench.transactions import transactions
-from millstream.testing import EmbeddedKafka
 
 PARTS = (*JOBS, "latency", "store-size", "memory", "transactions", "join", *CALL_PARTS, *STATE_PARTS)
-_HEAP = "1g"
-_FULL_SPEED = ["-XX:TieredStopAtLevel=4"]
 _BUSY_PERCENT = 15.0
 _PLAIN_WIDTH = 130
 _DISTURBED = 0.05
@@ -52,11 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     if load > _BUSY_PERCENT:
         console.print(f"[yellow]other programs keep this machine {load:.0f} % busy: expect noise[/]")
     results, failed = Results(this_machine(), load, options.pairs), False
-    with (
-        tempfile.TemporaryDirectory(prefix="millstream-bench-", ignore_cleanup_errors=True) as scratch,
-        EmbeddedKafka(heap=_HEAP, java_options=_FULL_SPEED) as kafka,
-    ):
-        stage = Stage(kafka, Path(scratch), options.records)
+    with full_speed_stage(options.records) as stage:
         try:
             _run(stage, options.only, results, console)
         except ChildError as error:
@@ -104,9 +96,9 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
         if part in only:
             console.print(f"{part}: a call per record, {in_flight:,} in flight")
             results.calls.append(found := calls(stage, in_flight, results.pairs))
-            for pair in found.pairs:
+            for of_calls in found.pairs:
                 console.print(
-                    f"ours {pair.ours.rate:,.0f}, peer {pair.peer.rate:,.0f} results/s, ratio {pair.ratio:.2f}"
+                    f"ours {of_calls.ours.rate:,.0f}, peer {of_calls.peer.rate:,.0f} results/s, ratio {of_calls.ratio:.2f}"
                 )
     for part in STATE_PARTS:
         if part in only:

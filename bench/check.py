@@ -124,22 +124,27 @@ def ends(servers: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
-def read(
-    servers: str, topic: str, upto: Mapping[int, int], begins: Mapping[int, int] | None = None
-) -> Iterator[tuple[bytes, bytes]]:
-    """Read a part of a topic, without what transactions leave beside records.
+def wrong_output(
+    job: str, wanted: Digest, servers: str, topic: str, begins: Mapping[int, int] | None = None
+) -> str | None:
+    """Return what is wrong with the output of a job in a topic, None if nothing; see :func:`read`."""
+    return difference(digest(job, read(servers, topic, begins)), wanted)
+
+
+def read(servers: str, topic: str, begins: Mapping[int, int] | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Read the records that a topic holds now, without what transactions leave beside records; nobody may write meanwhile.
 
     Args:
         servers: Bootstrap servers.
         topic: Name of the topic.
-        upto: For each partition, the offset before which to stop; no later record may be there.
         begins: For each partition, where to begin, if not at 0.
 
     Raises:
         RuntimeError: If the broker sends nothing for a while.
     """
-    starts = {partition: (begins or {}).get(partition, 0) for partition in upto}
-    unfinished = {partition for partition, end in upto.items() if end > starts[partition]}
+    end_offsets = ends(servers, topic)
+    starts = {partition: (begins or {}).get(partition, 0) for partition in end_offsets}
+    unfinished = {partition for partition, end in end_offsets.items() if end > starts[partition]}
     consumer = Consumer(_reader(servers))
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])

@@ -137,9 +137,8 @@ def _merged(histories: dict[str, list[Piece]], rates: str) -> dict[bytes, list[b
 
 def _different(expected: dict[bytes, list[bytes]], stage: Stage, sink: str) -> int:
     """Count the results that are not the expected ones."""
-    servers = stage.kafka.bootstrap_servers
     results: dict[bytes, list[bytes]] = {}
-    for key, value in check.read(servers, sink, check.ends(servers, sink)):
+    for key, value in check.read(stage.kafka.bootstrap_servers, sink):
         results.setdefault(key, []).append(value)
     pairs = (zip_longest(expected.get(key, ()), results.get(key, ())) for key in {*expected, *results})
     return sum(wanted != found for each in pairs for wanted, found in each)

@@ -158,7 +158,7 @@ def store_size(
         parts = _phases(app)[-rounds:]
         counted = app.metrics()
     wanted = {key_bytes(key): b"%d" % counts[key] for key in np.flatnonzero(counts > 1).tolist()}
-    found = check.digest("count", check.read(servers, sink, check.ends(servers, sink), begins))
+    digest = check.Digest((warmups + rounds) * updates, wanted, 0)
     seconds = (filled["last_batch_ms"] - filled["first_record_ms"]) / 1000
     return {
         "keys": keys,
@@ -166,7 +166,7 @@ def store_size(
         "fill_records_per_s": keys / seconds,
         "state_bytes": counted["state_bytes"],
         "batches": parts,
-        "wrong": check.difference(found, check.Digest((warmups + rounds) * updates, wanted, 0)),
+        "wrong": check.wrong_output("count", digest, servers, sink, begins),
     }
 
 
@@ -207,7 +207,7 @@ def transactions(
                 await_progress(app, counted - 1)
                 took = batches_s(app, 1, counted)
             batches.setdefault(guarantee, []).extend(took[_WARM_BATCHES:])
-            written = sum(1 for _ in check.read(servers, sink, check.ends(servers, sink)))
+            written = sum(1 for _ in check.read(servers, sink))
             if written != records:
                 wrong = f"{guarantee}: {written:,} records in the output instead of {records:,}"
     return {"batch_s": batches, "wrong": wrong}
@@ -256,7 +256,7 @@ def _gc_s() -> float:
     assert context is not None
     jvm: Any = context._jvm
     beans = jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()
-    return sum(bean.getCollectionTime() for bean in beans) / 1000
+    return float(sum(bean.getCollectionTime() for bean in beans) / 1000)
 
 
 def _updates(numbers: Any) -> list[tuple[bytes, bytes]]:

@@ -39,13 +39,11 @@ def run_for_json(command: Sequence[str], *, scratch: Path, timeout_s: float) -> 
     log = scratch / "child.log"
     temporary = scratch / "tmp"
     temporary.mkdir(exist_ok=True)
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)}
     with log.open("w+") as errors:
         child = subprocess.Popen(
             command,
             cwd=scratch,
-            env=environment,
+            env=child_environment(temporary),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -74,6 +72,12 @@ def run_ours(part: str, arguments: Mapping[str, Any], *, scratch: Path, timeout_
     """Run a measurement of ours in a fresh Python process; see ``bench.ours``."""
     command = [sys.executable, "-m", "bench.ours", part, json.dumps(arguments)]
     return run_for_json(command, scratch=scratch, timeout_s=timeout_s)
+
+
+def child_environment(temporary: Path) -> dict[str, str]:
+    """Return the environment of a child process that imports the benchmark, with a directory for temporary files."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)}
 
 
 def processor_s() -> float:

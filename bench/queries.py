@@ -11,12 +11,10 @@ import argparse
 import json
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +23,7 @@ import numpy as np
 import millstream as ms
 from bench.load import Workload, key_bytes, produce
 from bench.ours import await_processed, await_progress, batches_s, running
-from bench.stage import Stage
-from millstream.testing import EmbeddedKafka
+from bench.stage import Stage, full_speed_stage
 
 KEYS: Final = 200_000
 UPDATES: Final = 20_000
@@ -41,11 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=int, default=5_000, help="gets per second")
     parser.add_argument("--out", type=Path, default=Path("build/queries.json"))
     options = parser.parse_args(arguments)
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
-        EmbeddedKafka(heap="1g", java_options=["-XX:TieredStopAtLevel=4"]) as kafka,
-    ):
-        result = measure(Stage(kafka, Path(scratch), UPDATES, count(1)), options.rounds, options.rate)
+    with full_speed_stage(UPDATES) as stage:
+        result = measure(stage, options.rounds, options.rate)
     print(json.dumps(result), flush=True)
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -119,7 +113,7 @@ def asking(app: ms.RunningApplication, rate: int) -> Iterator[list[float]]:
             thread.join()
 
 
-def _ask(store: ms.StoreReader, rate: int, over: threading.Event, taken: list[float]) -> None:
+def _ask(store: ms.StoreReader[bytes, int], rate: int, over: threading.Event, taken: list[float]) -> None:
     chance, began = random.Random(rate), time.monotonic()
     while not over.wait(_PAUSE_S):
         due = int((time.monotonic() - began) * rate)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-from itertools import count
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -19,8 +18,7 @@ from bench import check
 from bench.load import Workload, produce
 from bench.processes import run_ours
 from bench.race import run_peer
-from bench.stage import Stage
-from millstream.testing import EmbeddedKafka
+from bench.stage import Stage, full_speed_stage
 
 _TIMEOUT_S: Final = 900.0
 JOBS: Final = {"count": 1_000_000, "busy-processor": 200_000}
@@ -37,14 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build/ranges.json"))
     options = parser.parse_args(arguments)
     results = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-") as scratch,
-        EmbeddedKafka(heap="1g", java_options=["-XX:TieredStopAtLevel=4"]) as kafka,
-    ):
-        numbers = count(1)
+    with full_speed_stage(max(JOBS.values())) as stage:
         for job in options.only:
-            stage = Stage(kafka, Path(scratch), JOBS[job], numbers)
-            results[job] = _pairs(stage, job, options.pairs, options.parallelism)
+            of_job = replace(stage, records=JOBS[job])
+            results[job] = _pairs(of_job, job, options.pairs, options.parallelism)
             print(f"{job}: {json.dumps(results[job]['ratio'])}", flush=True)
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps(results, indent=1) + "\n")
@@ -63,7 +57,8 @@ def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, An
             arguments = {"job": job, "source": source, "sink": sink, "records": stage.records}
             arguments |= {"servers": stage.kafka.bootstrap_servers, "parallelism": workers}
             figures = run_ours("race", arguments, scratch=stage.directory("run"), timeout_s=_TIMEOUT_S)
-            _check(stage, sink, wanted)
+            if wrong := check.wrong_output("count", wanted, stage.kafka.bootstrap_servers, sink):
+                raise SystemExit(f"{sink}: {wrong}")
             found.setdefault(name, []).append(figures)
         if job in _WITH_PEER:
             sink = stage.topic("peer")
@@ -74,15 +69,6 @@ def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, An
         for before, after in zip(found["without"], found["with"])
     ]
     return {"ratio": {"median": median(ratios), "min": min(ratios), "max": max(ratios)}, "runs": found}
-
-
-def _check(stage: Stage, sink: str, wanted: check.Digest) -> None:
-    servers = stage.kafka.bootstrap_servers
-    wrong = check.difference(
-        check.digest("count", check.read(servers, sink, check.ends(servers, sink))), wanted
-    )
-    if wrong:
-        raise SystemExit(f"{sink}: {wrong}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ Whoever changes one without the other fails a test.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -112,7 +113,10 @@ def spread(results: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES: Final = {README: block, FIGURES: lambda results: block(results) + "\n" + spread(results)}
+PAGES: Final[Mapping[Path, Callable[[Mapping[str, Any]], str]]] = {
+    README: block,
+    FIGURES: lambda results: block(results) + "\n" + spread(results),
+}
 """What is written into which page."""
 
 

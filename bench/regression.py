@@ -80,8 +80,7 @@ def _run(stage: Stage, job: str, source: str, wanted: check.Digest) -> float:
     peer = run_peer(stage, job, source, stage.topic(f"{job}-peer"), stage.records)
     arguments = {"job": job, "servers": servers, "source": source, "sink": sink, "records": stage.records}
     ours = run_ours("race", arguments, scratch=stage.directory(job), timeout_s=_TIMEOUT_S)
-    wrong = check.difference(check.digest(job, check.read(servers, sink, check.ends(servers, sink))), wanted)
-    if wrong:
+    if wrong := check.wrong_output(job, wanted, servers, sink):
         raise SystemExit(f"{job}: {wrong}")
     used: float = ours["processor_s_without_start"] / peer["usage"]["processor_s"]
     return used

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 
 import psutil
 from confluent_kafka import Producer
@@ -169,14 +169,6 @@ def phases_of(durations: Mapping[str, int], job: int) -> dict[str, float]:
     return {**known, "total": durations["triggerExecution"]}
 
 
-def fitted(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
-    """Return the fixed part and the part per unit that explain values best, by least squares."""
-    mean_size, mean = sum(sizes) / len(sizes), sum(values) / len(values)
-    spread = sum((size - mean_size) ** 2 for size in sizes)
-    slope = sum((size - mean_size) * (value - mean) for size, value in zip(sizes, values)) / spread
-    return mean - slope * mean_size, slope
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling")
@@ -239,8 +231,8 @@ def _show(console: Console, axis: str, runs: Sequence[tuple[Case, Mapping[str, S
     if axis in ("partitions", "quiet") and len(runs) > 1:
         sizes = [case.partitions for case, _ in runs]
         for phase in PHASES:
-            fixed, each = fitted(sizes, [median(times[phase]) for _, times in runs])
-            console.print(f"{phase}: {fixed:.0f} ms and {each:.2f} ms per partition")
+            fit = linear_regression(sizes, [median(times[phase]) for _, times in runs])
+            console.print(f"{phase}: {fit.intercept:.0f} ms and {fit.slope:.2f} ms per partition")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any, Final
 import psutil
 
 from bench.jobs import JOBS
-from bench.processes import ROOT
+from bench.processes import ROOT, child_environment
 from bench.race import WITH_ROWS, fill, fill_rows
 from bench.stage import Stage
 from millstream.testing import EmbeddedKafka
@@ -75,12 +74,11 @@ def _run(stage: Stage, job: str, flames: Path, recording: Path) -> None:
         f"-Xshare:off -XX:FlightRecorderOptions=repository={recording.parent}/chunks "
         f"-XX:StartFlightRecording=filename={recording},settings=profile,dumponexit=true"
     )
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     home = stage.directory("run")
     completed = subprocess.run(
         [*spy, sys.executable, "-m", "bench.ours", "race", json.dumps(arguments)],
         cwd=home,
-        env={**os.environ, "PYTHONPATH": path, "SPARK_SUBMIT_OPTS": recorder, "TMPDIR": str(home)},
+        env={**child_environment(home), "SPARK_SUBMIT_OPTS": recorder},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

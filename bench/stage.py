@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -45,3 +47,13 @@ class Stage:
         path = self.scratch / f"{purpose}-{next(self._numbers)}"
         path.mkdir()
         return path
+
+
+@contextmanager
+def full_speed_stage(records: int) -> Iterator[Stage]:
+    """Yield a stage with a broker that the JVM optimises; both go away at the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="millstream-bench-", ignore_cleanup_errors=True) as scratch,
+        EmbeddedKafka(heap="1g", java_options=["-XX:TieredStopAtLevel=4"]) as kafka,
+    ):
+        yield Stage(kafka, Path(scratch), records)

@@ -43,10 +43,9 @@ class StateResult:
         if self.part == "restore":
             return float(figures["nothing_records_per_s"])
         if self.part == "space":
-            return max(*figures["log"], *figures["copy"])
-        return (
-            max(figures[f"{doing}_bytes"] for doing in ("restore", "batch", "read")) / figures["bound_bytes"]
-        )
+            return float(max(*figures["log"], *figures["copy"]))
+        most = max(figures[f"{doing}_bytes"] for doing in ("restore", "batch", "read"))
+        return float(most / figures["bound_bytes"])
 
     @property
     def row(self) -> tuple[str, str, bool, str, str]:

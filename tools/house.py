@@ -94,11 +94,6 @@ def many_parameters(found: Iterable[Module]) -> Iterator[str]:
                 yield f"{module.name}: {function.name}: {count}"
 
 
-def unnamed_functions(found: Iterable[Module]) -> Iterator[str]:
-    for module in found:
-        yield from (f"{module.name}:{f.lineno}" for f in module.functions() if f.name == "_")
-
-
 def full_folders(found: Iterable[Module]) -> Iterator[str]:
     folders: dict[Path, int] = defaultdict(int)
     for module in found:
@@ -142,12 +137,10 @@ def untyped_messages(found: Iterable[Module]) -> Iterator[str]:
 
 
 def docstring_lines(found: Iterable[Module]) -> Iterator[str]:
-    for _, docstring in _docstrings(found):
-        yield from docstring.splitlines()
-
-
-def docstrings_of_give(found: Iterable[Module]) -> Iterator[str]:
-    return (name for name, docstring in _docstrings(found) if docstring.startswith("Give"))
+    for module in found:
+        for node in ast.walk(module.tree):
+            if isinstance(node, _DOCUMENTED) and (docstring := ast.get_docstring(node)):
+                yield from docstring.splitlines()
 
 
 def comment_lines(found: Iterable[Module]) -> Iterator[str]:
@@ -175,9 +168,7 @@ OVER_MODULES: Final[dict[str, Measure]] = {
     "lines in src": source_lines,
     "docstring lines": docstring_lines,
     "comment lines": comment_lines,
-    'docstrings that begin with "Give"': docstrings_of_give,
     **LIMITS,
-    "functions called _": unnamed_functions,
     "file names that occur more than once": repeated_files,
     "class names that occur more than once": repeated_classes,
     "lines with dict[str, Any]": untyped_messages,
@@ -240,13 +231,6 @@ def _body_lines(function: Function) -> int:
     """The lines of a function without its signature and docstring."""
     body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
     return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-def _docstrings(found: Iterable[Module]) -> Iterator[tuple[str, str]]:
-    for module in found:
-        for node in ast.walk(module.tree):
-            if isinstance(node, _DOCUMENTED) and (docstring := ast.get_docstring(node)):
-                yield f"{module.name}: {getattr(node, 'name', 'module')}", docstring
 
 
 def _repeated(names: Iterable[tuple[str, str]]) -> Iterator[str]:

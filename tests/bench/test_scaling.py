@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-from bench.scaling import fitted, job_ms, phases_of
-
-
-def test_a_fixed_part_and_a_part_per_unit_are_found() -> None:
-    assert fitted([1, 10, 100, 1000], [12, 30, 210, 2010]) == (pytest.approx(10), pytest.approx(2))
+from bench.scaling import job_ms, phases_of
 
 
 def test_jobs_are_those_of_their_micro_batch() -> None:

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 
 import millstream as ms
 from millstream.edge.cli.demo.board import Board, BoardStep, Scene
-from millstream.edge.cli.demo.conductor import Options, Verdict, differences
+from millstream.edge.cli.demo.conductor import DemoOptions, Verdict, differences
 from millstream.edge.cli.demo.demo_command import commands, quiet, report, set_settings_aside
 from millstream.edge.cli.demo.display import LiveDisplay, PlainDisplay, display_for, picture, progress_line
 from millstream.edge.cli.demo.wordcount import repeated, sonnet_lines, topology, words
@@ -129,7 +129,7 @@ class TestPictures:
 class TestVerdict:
     def reported(self, verdict: Verdict) -> tuple[int, str]:
         console = Console(file=io.StringIO(), width=200)
-        return report(console, Options(100, False, "local"), verdict), console.file.getvalue()  # type: ignore[attr-defined]
+        return report(console, DemoOptions(100, False, "local"), verdict), console.file.getvalue()  # type: ignore[attr-defined]
 
     def test_right(self) -> None:
         code, text = self.reported(Verdict(1_000, 20, (), 2.0))

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from millstream.edge.cli import main
-from millstream.edge.cli.commands import DescribeFormat, app
-from millstream.edge.cli.describe_command import FORMATS, TargetError, described, topology_of
+from millstream.edge.cli.commands import app
+from millstream.edge.cli.describe_command import DescribeFormat, described
+from millstream.edge.cli.program_targets import TargetError, topology_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -41,7 +42,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("attribute", ["topology", "builder", "build", "app"])
 def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str) -> None:
-    text = described(f"{program}:{attribute}", "text")
+    text = described(f"{program}:{attribute}", DescribeFormat.text)
 
     assert text.startswith(
         "Topologies:\n   Sub-topology: 0\n    Source: KSTREAM-SOURCE-0000000000 (topics: [in])"
@@ -59,8 +60,7 @@ def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str
     ],
 )
 def test_in_every_format(program: str, form: str, beginning: str) -> None:
-    assert described(f"{program}:app", form).startswith(beginning)
-    assert {form.value for form in DescribeFormat} == set(FORMATS)
+    assert described(f"{program}:app", DescribeFormat(form)).startswith(beginning)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_in_every_format(program: str, form: str, beginning: str) -> None:
 )
 def test_an_error_says_what_to_write(program: str, target: str, message: str) -> None:
     with pytest.raises(TargetError) as caught:
-        described(target.format(program), "text")
+        described(target.format(program), DescribeFormat.text)
     assert message in str(caught.value)
 
 
 def test_a_function_with_parameters_is_refused(program: str) -> None:
     Path(f"{program}_made.py").write_text("def topology(topic, *, key=None): ...")
     for made in (
-        lambda: described(f"{program}_made:topology", "text"),
+        lambda: described(f"{program}_made:topology", DescribeFormat.text),
         lambda: topology_of(f"{program}_made:topology"),
     ):
         with pytest.raises(
@@ -96,7 +96,7 @@ def test_a_function_with_parameters_is_refused(program: str) -> None:
 def test_a_missing_import_of_the_module_itself_is_not_blamed_on_the_target(program: str) -> None:
     Path(f"{program}_broken.py").write_text("import no_such_module")
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        described(f"{program}_broken:app", "text")
+        described(f"{program}_broken:app", DescribeFormat.text)
 
 
 def test_the_command_prints_and_ends(program: str) -> None:

@@ -39,8 +39,6 @@ from millstream.testing import EmbeddedKafka
 from .helpers import Apps, eventually, lag, latest, produce_with_headers, values_by_key, written
 from .topologies import Gate, Patient, Picky, key_count, numbers, parsed, with_processor
 
-on_cluster = [pytest.mark.broker, pytest.mark.spark]
-
 
 def int64(number: int) -> bytes:
     return struct.pack(">q", number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -251,25 +249,6 @@ class Gate(ms.Processor[str, str, str, str]):
 
     def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
-
-
-class Mortal(ms.Processor[str, str, str, str]):
-    """Numbers the records of a key. The first time it meets the value "die", its whole process is killed."""
-
-    store = ms.stores.key_value("numbers", ms.serdes.string, ms.serdes.int64)
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def process(self, record: ms.Record[str, str]) -> None:
-        numbers = self.context.state_store("numbers")
-        number = (numbers.get(record.key) or 0) + 1
-        numbers.put(record.key, number)
-        grave = self._directory / "grave"
-        if record.value == "die" and not grave.exists():
-            grave.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.context.forward(record.with_value(str(number)))
 
 
 class WindowCounts(ms.Processor[str, str, str, int]):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _LONGEST_RUN = 15_000
-_STACK_BYTES = 1 << 20
 
 
 class KilledError(BaseException):

@@ -119,9 +119,9 @@ class _Selector(selectors.DefaultSelector):
 
     loop: _ManualLoop
 
-    def select(self, timeout: float | None = None) -> list[Any]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return ready events; if there are none, move the clock instead of waiting."""
-        ready: list[Any] = super().select(0)
+        ready = super().select(0)
         if not ready and timeout != 0:
             self.loop.pass_time(timeout)
         return ready

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.record import Headers, Record
 from millstream.core.model.serdes import Serde
+from millstream.testing._tasks import Sent
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -124,7 +125,7 @@ class OutputTopic(Generic[K, V]):
     """
 
     def __init__(
-        self, name: str, sent: Callable[[], deque[Any]], key: Serde[K] | None, value: Serde[V] | None
+        self, name: str, sent: Callable[[], deque[Sent]], key: Serde[K] | None, value: Serde[V] | None
     ) -> None:
         self.name = name
         self._sent = sent
@@ -150,8 +151,7 @@ class OutputTopic(Generic[K, V]):
                 f"topic {self.name!r} has no record to read: nothing was sent to it since the last read; check len() or "
                 "is_empty first, or use read_all(), which may return an empty list"
             )
-        record: Record[K, V] = self._sent().popleft().record(self._serdes)
-        return record
+        return self._sent().popleft().record(self._serdes)
 
     def read_all(self) -> list[Record[K, V]]:
         """Take all records, in the order in which they were sent."""

@@ -48,3 +48,23 @@ def settings_of(**given: object) -> Settings:
     from millstream.edge.settings.settings_loading import settings_from
 
     return settings_from({name: value for name, value in given.items() if value is not None})
+
+
+def settings_without_broker(**given: object) -> Settings:
+    """Return settings from options, for a command that uses no broker; see :func:`settings_of`.
+
+    Raises:
+        SettingsError: If a setting is invalid.
+    """
+    return settings_of(bootstrap_servers="not needed for this", **given)
+
+
+def home_of(application_id: str, state_dir: Path | None) -> Path:
+    """Return the directory of an application on this host; ``state_dir`` is an option.
+
+    Raises:
+        SettingsError: If the id or a setting is invalid.
+    """
+    from millstream.core.model.topics import checked_name
+
+    return settings_without_broker(state_dir=state_dir).home(checked_name(application_id, "application"))

@@ -6,12 +6,9 @@ Kafka client is missing or broken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from dotenv import load_dotenv
@@ -22,8 +19,10 @@ from millstream.edge.cli.command_options import (
     TopologyTarget,
     reporting_errors,
     settings_of,
+    settings_without_broker,
 )
-from millstream.edge.cli.describe_command import described
+from millstream.edge.cli.control_commands import page, parallelism, pause, ranges, resume, status, throttle
+from millstream.edge.cli.describe_command import DescribeFormat, described
 from millstream.edge.cli.dlq.dead_letter_commands import letters
 from millstream.edge.cli.fanout_commands import fanout
 from millstream.edge.cli.record_commands import peek, send
@@ -32,9 +31,6 @@ from millstream.edge.cli.slice_commands import record, replay
 from millstream.edge.cli.store_commands import StoreCommand, store
 from millstream.edge.cli.tap_command import tap
 from millstream.edge.cli.top import top
-
-if TYPE_CHECKING:
-    from millstream.edge.cli.control_commands import ControlCommands
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,14 +50,6 @@ app.command()(send)
 app.command()(top)
 app.command()(tap)
 app.command()(shell)
-
-
-class DescribeFormat(StrEnum):
-    text = "text"
-    mermaid = "mermaid"
-    dot = "dot"
-    svg = "svg"
-    plan = "plan"
 
 
 def _print_version(wanted: bool) -> None:
@@ -94,10 +82,10 @@ def demo(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
 ) -> None:
     """Count words on a real broker, through Spark, in this terminal; then stop and remove everything."""
-    from millstream.edge.cli.demo.conductor import Options
+    from millstream.edge.cli.demo.conductor import DemoOptions
     from millstream.edge.cli.demo.demo_command import demonstrate
 
-    raise typer.Exit(demonstrate(Options(lines, keep, master)))
+    raise typer.Exit(demonstrate(DemoOptions(lines, keep, master)))
 
 
 @app.command()
@@ -126,14 +114,11 @@ def describe(
 ) -> None:
     """Show a topology; nothing is connected or started."""
     with reporting_errors("describe"):
-        typer.echo(described(target, form.value))
+        typer.echo(described(target, form))
 
 
 Stopped = Annotated[
     str, typer.Argument(metavar="APPLICATION_ID", help="The application; it must be stopped.")
-]
-Running = Annotated[
-    str, typer.Argument(metavar="APPLICATION_ID", help="The application, which runs on this host.")
 ]
 CheckpointLocation = Annotated[
     str | None,
@@ -142,101 +127,13 @@ CheckpointLocation = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 
 
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeatable.")]
-SubTopologies = Annotated[
-    list[int] | None,
-    typer.Option("--subtopology", help="Only what this sub-topology reads; repeatable."),
-]
-
-
-@contextmanager
-def _commands_to(command: str, application_id: str, state_dir: Path | None) -> Iterator[ControlCommands]:
-    """Connect to a running application, and print its errors."""
-    from millstream.edge.cli.control_commands import ControlCommands
-
-    with reporting_errors(command):
-        yield ControlCommands(
-            application_id, settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
-        )
-
-
-@app.command()
-def pause(
-    application_id: Running,
-    topic: Topics = None,
-    subtopology: SubTopologies = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the pause across restarts of the application.")
-    ] = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Stop reading topics in a running application, all of them by default."""
-    with _commands_to("pause", application_id, state_dir) as application:
-        application.pause(topic, subtopology, keep=keep)
-
-
-@app.command()
-def resume(
-    application_id: Running,
-    topic: Topics = None,
-    subtopology: SubTopologies = None,
-    state_dir: StateDir = None,
-) -> None:
-    """Read topics again in a running application, all of them by default."""
-    with _commands_to("resume", application_id, state_dir) as application:
-        application.resume(topic, subtopology)
-
-
-@app.command()
-def throttle(
-    application_id: Running,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Maximum records per second, or off.")],
-    state_dir: StateDir = None,
-) -> None:
-    """Limit how many records per second a running application reads from a topic."""
-    with _commands_to("throttle", application_id, state_dir) as application:
-        application.throttle(topic, rate)
-
-
-@app.command()
-def parallelism(
-    application_id: Running,
-    workers: Annotated[str, typer.Argument(metavar="WORKERS|auto", help="Workers per partition, or auto.")],
-    state_dir: StateDir = None,
-) -> None:
-    """Process each partition by another number of workers, in a running application that has key ranges."""
-    with _commands_to("parallelism", application_id, state_dir) as application:
-        application.parallelism(workers)
-
-
-@app.command()
-def ranges(
-    application_id: Running,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Print what the key ranges of a running application are doing."""
-    with _commands_to("ranges", application_id, state_dir) as application:
-        application.ranges(as_json=as_json)
-
-
-@app.command()
-def status(
-    application_id: Running,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")] = False,
-    state_dir: StateDir = None,
-) -> None:
-    """Print what a running application is doing."""
-    with _commands_to("status", application_id, state_dir) as application:
-        application.status(as_json=as_json)
-
-
-@app.command()
-def page(application_id: Running, state_dir: StateDir = None) -> None:
-    """Print the address of the page of a running application, with its token."""
-    with _commands_to("page", application_id, state_dir) as application:
-        application.page()
+app.command()(pause)
+app.command()(resume)
+app.command()(throttle)
+app.command()(parallelism)
+app.command()(ranges)
+app.command()(status)
+app.command()(page)
 
 
 @app.command()
@@ -250,19 +147,13 @@ def rescale(
     dry_run: DryRun = False,
 ) -> None:
     """Move the state of a stopped application to more or fewer Spark partitions; nothing is lost."""
-    from millstream.edge.cli.rescale_command import RescaleOptions
     from millstream.edge.cli.rescale_command import rescale as move
 
     with reporting_errors("rescale"):
-        move(
-            RescaleOptions(application_id, partitions, dry_run),
-            settings_of(
-                bootstrap_servers="not needed for this",
-                state_dir=state_dir,
-                checkpoint_location=checkpoint_location,
-                master=master,
-            ),
+        settings = settings_without_broker(
+            state_dir=state_dir, checkpoint_location=checkpoint_location, master=master
         )
+        move(application_id, partitions, settings, dry_run=dry_run)
 
 
 @app.command()

@@ -1,22 +1,33 @@
-"""Commands to an application on this host: ``millstream pause``, ``resume``, ``throttle``, ``parallelism``, ``status`` and others."""
+"""The commands to an application on this host: ``millstream pause``, ``resume``, ``throttle``, ``parallelism``, ``status`` and others."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millstream.core.model.errors import ControlError
-from millstream.core.model.topics import checked_name
 from millstream.core.topology.analysis.ranges import AUTO
+from millstream.edge.cli.command_options import StateDir, home_of, reporting_errors
 from millstream.edge.cli.terminal_text import printable
-from millstream.edge.control.control_client import send
-from millstream.edge.settings.settings import Settings
-from millstream.edge.status.application_status import RangeStatus, Status, ThreadStatus
-from millstream.edge.status.async_status import CallStatus, HotKey
+
+if TYPE_CHECKING:
+    from millstream.edge.status.application_status import RangeStatus, Status, ThreadStatus
+    from millstream.edge.status.async_status import CallStatus, HotKey
+
+Running = Annotated[
+    str, typer.Argument(metavar="APPLICATION_ID", help="The application, which runs on this host.")
+]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeatable.")]
+SubTopologies = Annotated[
+    list[int] | None,
+    typer.Option("--subtopology", help="Only what this sub-topology reads; repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")]
 
 OFF = "off"
 
@@ -31,56 +42,91 @@ _WAITS_FOR: Mapping[str, str] = {
 }
 
 
-class ControlCommands:
-    """Sends commands to a running application, and prints the result. All methods may raise ``ControlError``."""
+def pause(
+    application_id: Running,
+    topic: Topics = None,
+    subtopology: SubTopologies = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the pause across restarts of the application.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Stop reading topics in a running application, all of them by default."""
+    with reporting_errors("pause"):
+        limits = {"topics": topic or None, "subtopologies": subtopology or None, "keep": keep}
+        _print_limits(_send(application_id, state_dir, "pause", **limits))
 
-    def __init__(self, application_id: str, settings: Settings) -> None:
-        self._name = checked_name(application_id, "application")
-        self._home = settings.home(self._name)
 
-    def pause(self, topics: Sequence[str] | None, subtopologies: Sequence[int] | None, *, keep: bool) -> None:
-        """Pause topics and sub-topologies; pause everything if both are empty."""
-        _print_limits(
-            self._send("pause", topics=topics or None, subtopologies=subtopologies or None, keep=keep)
-        )
+def resume(
+    application_id: Running,
+    topic: Topics = None,
+    subtopology: SubTopologies = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Read topics again in a running application, all of them by default."""
+    with reporting_errors("resume"):
+        limits = {"topics": topic or None, "subtopologies": subtopology or None}
+        _print_limits(_send(application_id, state_dir, "resume", **limits))
 
-    def resume(self, topics: Sequence[str] | None, subtopologies: Sequence[int] | None) -> None:
-        """Resume topics and sub-topologies; resume everything if both are empty."""
-        _print_limits(self._send("resume", topics=topics or None, subtopologies=subtopologies or None))
 
-    def throttle(self, topic: str, rate: str) -> None:
-        """Limit a topic to a rate: a number of records per second, or ``off``."""
-        _print_limits(self._send("throttle", topic=topic, records_per_second=_rate(rate)))
+def throttle(
+    application_id: Running,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Maximum records per second, or off.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Limit how many records per second a running application reads from a topic."""
+    with reporting_errors("throttle"):
+        number = _whole_number(rate, OFF, "the rate must be a whole number of records per second")
+        _print_limits(_send(application_id, state_dir, "throttle", topic=topic, records_per_second=number))
 
-    def parallelism(self, workers: str) -> None:
-        self._send("parallelism", workers=_workers(workers))
+
+def parallelism(
+    application_id: Running,
+    workers: Annotated[str, typer.Argument(metavar="WORKERS|auto", help="Workers per partition, or auto.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Process each partition by another number of workers, in a running application that has key ranges."""
+    with reporting_errors("parallelism"):
+        number = _whole_number(workers, AUTO, "the number of workers must be a whole number")
+        _send(application_id, state_dir, "parallelism", workers=AUTO if number is None else number)
         typer.echo(f"workers per partition: {workers}")
 
-    def ranges(self, *, as_json: bool) -> None:
-        ranges = self._send("status").ranges
+
+def ranges(application_id: Running, as_json: AsJson = False, state_dir: StateDir = None) -> None:
+    """Print what the key ranges of a running application are doing."""
+    with reporting_errors("ranges"):
+        found = _send(application_id, state_dir, "status").ranges
         if as_json:
-            typer.echo(json.dumps({task: asdict(each) for task, each in ranges.items()}))
-        elif not ranges:
-            typer.echo(f"{self._name} has no key ranges; start it with parallelism=")
-        for task, each in () if as_json else ranges.items():
+            typer.echo(json.dumps({task: asdict(each) for task, each in found.items()}))
+            return
+        if not found:
+            typer.echo(f"{application_id} has no key ranges; start it with parallelism=")
+        for task, each in found.items():
             typer.echo(_range_line(task, each))
 
-    def status(self, *, as_json: bool) -> None:
-        status = self._send("status")
-        if as_json:
-            typer.echo(json.dumps(asdict(status)))
-        else:
-            for line in status_lines(self._name, status):
-                typer.echo(line)
 
-    def page(self) -> None:
-        from millstream.edge.web.page import address_of
+def status(application_id: Running, as_json: AsJson = False, state_dir: StateDir = None) -> None:
+    """Print what a running application is doing."""
+    with reporting_errors("status"):
+        found = _send(application_id, state_dir, "status")
+        for line in [json.dumps(asdict(found))] if as_json else status_lines(application_id, found):
+            typer.echo(line)
 
-        self._send("status")  # the file with the address outlives the application
-        typer.echo(address_of(self._home, self._name))
 
-    def _send(self, command: str, **arguments: Any) -> Status:
-        return send(self._home, self._name, command, **arguments)
+def page(application_id: Running, state_dir: StateDir = None) -> None:
+    """Print the address of the page of a running application, with its token."""
+    from millstream.edge.web.page import address_of
+
+    with reporting_errors("page"):
+        _send(application_id, state_dir, "status")  # the file with the address outlives the application
+        typer.echo(address_of(home_of(application_id, state_dir), application_id))
+
+
+def _send(application_id: str, state_dir: Path | None, command: str, **arguments: object) -> Status:
+    from millstream.edge.control.control_client import send
+
+    return send(home_of(application_id, state_dir), application_id, command, **arguments)
 
 
 def status_lines(name: str, status: Status) -> list[str]:
@@ -160,23 +206,11 @@ def _threads(threads: ThreadStatus) -> str:
     return f"{threads.threads} have executed {each} records{ended}"
 
 
-def _workers(text: str) -> int | str:
-    if text == AUTO:
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise ControlError(
-            f"the number of workers must be a whole number, or {AUTO!r}, not {text!r}"
-        ) from None
-
-
-def _rate(text: str) -> int | None:
-    if text == OFF:
+def _whole_number(text: str, word: str, what: str) -> int | None:
+    """Return a whole number; None for the word that may replace it."""
+    if text == word:
         return None
     try:
         return int(text)
     except ValueError:
-        raise ControlError(
-            f"the rate must be a whole number of records per second, or {OFF!r}, not {text!r}"
-        ) from None
+        raise ControlError(f"{what}, or {word!r}, not {text!r}") from None

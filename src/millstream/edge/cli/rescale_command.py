@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import typer
 
 from millstream.core.model.errors import MillstreamError
@@ -20,21 +18,11 @@ class NotRescalableError(MillstreamError):
     """The checkpoint cannot be rescaled in its current state."""
 
 
-@dataclass(frozen=True)
-class RescaleOptions:
-    """Options of the command.
-
-    Attributes:
-        dry_run: Whether only to print what would be done.
-    """
-
-    application_id: str
-    partitions: int
-    dry_run: bool = False
-
-
-def rescale(options: RescaleOptions, settings: Settings) -> None:
+def rescale(application_id: str, partitions: int, settings: Settings, *, dry_run: bool) -> None:
     """Rescale an application's state, and print the steps.
+
+    Args:
+        dry_run: Whether only to print what would be done.
 
     Raises:
         NotRescalableError: If there is no checkpoint, or its last micro-batch is not complete.
@@ -42,22 +30,22 @@ def rescale(options: RescaleOptions, settings: Settings) -> None:
         CheckpointError: If the checkpoint is damaged.
         SparkRuntimeError: If Spark refuses.
     """
-    name = checked_name(options.application_id, "application")
+    name = checked_name(application_id, "application")
     location = settings.checkpoint(name)
     with Sessions(name, settings) as sessions:
         lease = Lease.take(settings.home(name), name, "rescaling")
         try:
             progress = sound_progress(files_of(location, sessions.get), location)
-            if not _worthwhile(progress, options.partitions, location):
+            if not _worthwhile(progress, partitions, location):
                 return
-            if options.dry_run:
+            if dry_run:
                 typer.echo("Nothing was changed (--dry-run).")
                 return
-            seconds = moved(sessions.get(), location, options.partitions)
+            seconds = moved(sessions.get(), location, partitions)
         finally:
             lease.release()
     typer.echo(
-        f"Done in {seconds:.1f} s. Start the application with shuffle_partitions={options.partitions}, or without that "
+        f"Done in {seconds:.1f} s. Start the application with shuffle_partitions={partitions}, or without that "
         "setting, which keeps the number of the checkpoint."
     )
 

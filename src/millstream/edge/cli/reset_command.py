@@ -16,6 +16,7 @@ from millstream.core.model.errors import (
 )
 from millstream.core.model.topics import checked_name
 from millstream.core.runtime.reset import Target, listed_offsets, timestamp_ms
+from millstream.core.topology.plan import counted
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.election import living_drivers
 from millstream.drivers.kafka.process_names import process_of
@@ -101,7 +102,7 @@ def plan_lines(plan: ResetPlan, files: Files, location: str, now_ms: int) -> Ite
     if plan.local_copies is not None:
         yield f"  local copies    {plan.local_copies}"
     for topic, count in plan.internal.items():
-        yield f"  internal topic  {topic} ({count} partition{'' if count == 1 else 's'})"
+        yield f"  internal topic  {topic} ({counted(count, 'partition')})"
     if not (files.exists() or plan.local_copies or plan.internal):
         yield "  nothing"
     for topic, group in plan.others.items():

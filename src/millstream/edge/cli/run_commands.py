@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import code
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millstream.core.model.errors import SettingsError
 from millstream.edge.cli.command_options import Servers, TopologyTarget, reporting_errors
+
+if TYPE_CHECKING:
+    from millstream.edge.lab.lab import Lab
 
 Target = Annotated[
     str,
@@ -24,6 +29,25 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting; repeatable."),
 ]
+
+
+def settings_in(words: Sequence[str], bootstrap_servers: str | None = None) -> dict[str, str]:
+    """Return settings from options: ``name=value`` each, and the brokers.
+
+    Raises:
+        SettingsError: If a setting does not have this form.
+
+    Example:
+        >>> settings_in(["processing_guarantee=exactly_once"], "localhost:9092")
+        {'processing_guarantee': 'exactly_once', 'bootstrap_servers': 'localhost:9092'}
+    """
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise SettingsError(f"{word!r} is not a setting; write name=value")
+        found[name] = value
+    return found if bootstrap_servers is None else {**found, "bootstrap_servers": bootstrap_servers}
 
 
 def run(
@@ -41,12 +65,10 @@ def run(
     ] = False,
 ) -> None:
     """Run an application, or a topology as one, until it is stopped."""
-    from millstream.edge.cli.programs_by_name import application_of, settings_in
+    from millstream.edge.cli.program_targets import application_of
 
     with reporting_errors("run"):
-        given = settings_in(settings or [])
-        if bootstrap_servers is not None:
-            given["bootstrap_servers"] = bootstrap_servers
+        given = settings_in(settings or [], bootstrap_servers)
         application = application_of(target, application_id, given)
         application.run(until="end" if until_end else None, standby=standby)
 
@@ -58,22 +80,17 @@ def plan(
     settings: Settings = None,
 ) -> None:
     """Print what a start would find and do: partitions, tasks, topics to create, permissions, the checkpoint. Changes nothing."""
-    from millstream.edge.cli.programs_by_name import application_of, settings_in
+    from millstream.edge.cli.program_targets import application_of
     from millstream.edge.preflight.preflight_check import preflight
 
     with reporting_errors("plan"):
-        given = settings_in(settings or [])
-        if bootstrap_servers is not None:
-            given["bootstrap_servers"] = bootstrap_servers
+        given = settings_in(settings or [], bootstrap_servers)
         report = preflight(application_of(target, application_id, given))
         for line in report.lines():
             typer.echo(line)
         if report.problems:
             raise typer.Exit(1)
 
-
-if TYPE_CHECKING:
-    from millstream.edge.lab.lab import Lab
 
 _BANNER = """\
 {lab!r}. Names: lab, ms, topology. Try
@@ -92,14 +109,11 @@ def shell(
     settings: Settings = None,
 ) -> None:
     """Run a topology and open a Python shell to try, inspect and edit it; without brokers, on an embedded one."""
-    from millstream.edge.cli.describe_command import topology_of
-    from millstream.edge.cli.programs_by_name import name_of, settings_in
+    from millstream.edge.cli.program_targets import name_of, topology_of
     from millstream.edge.lab.lab import Lab
 
     with reporting_errors("shell"):
-        given = settings_in(settings or [])
-        if bootstrap_servers is not None:
-            given["bootstrap_servers"] = bootstrap_servers
+        given = settings_in(settings or [], bootstrap_servers)
         topology = topology_of(target)
         with Lab(application_id or name_of(target), **given) as lab:
             _talk(lab.deploy(topology), {"topology": topology})

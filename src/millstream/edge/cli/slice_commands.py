@@ -53,7 +53,7 @@ def replay(
     target: TopologyTarget,
 ) -> None:
     """Process a slice with a topology in this process, and print what it sends as tables of a test; no broker is needed."""
-    from millstream.edge.cli.describe_command import topology_of
+    from millstream.edge.cli.program_targets import topology_of
     from millstream.edge.records.recording import replayed
 
     with reporting_errors("replay"):

@@ -67,13 +67,7 @@ def store(
         )
         answer = application.ask(question)
         if as_json:
-            facts = {
-                "value": answer.value,
-                "batch": answer.batch,
-                "offsets": answer.offsets,
-                "lag": answer.lag,
-            }
-            typer.echo(json_text(facts))
+            typer.echo(json_text(vars(answer)))
         else:
             for line in _lines(answer.value, described=method == "info"):
                 typer.echo(line)

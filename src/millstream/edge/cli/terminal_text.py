@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 
 def printable(text: str) -> str:
@@ -17,7 +16,7 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a key or a value as text: a string as it is, other values as JSON, both printable."""
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 

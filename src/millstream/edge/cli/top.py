@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from millstream.core.model.errors import ControlError
-from millstream.edge.cli.command_options import RunningApp, StateDir, reporting_errors, settings_of
+from millstream.core.runtime.lifecycle import FINAL
+from millstream.edge.cli.command_options import (
+    RunningApp,
+    StateDir,
+    home_of,
+    reporting_errors,
+)
 
 if TYPE_CHECKING:
     from millstream.edge.status.application_status import Status
 
-_ENDED: Final = ("stopped", "failed")
 _WHOLE_LINES: Final = 10_000
 """The width of a file or a pipe, where nothing is wrapped or cut."""
 
@@ -32,13 +37,11 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from millstream.core.model.topics import checked_name
     from millstream.edge.cli.top_table import drawn
     from millstream.edge.control.control_client import send
 
     with reporting_errors("top"):
-        settings = settings_of(bootstrap_servers="not needed for this", state_dir=state_dir)
-        home = settings.home(checked_name(application_id, "application"))
+        home = home_of(application_id, state_dir)
         status = send(home, application_id, "status")
         if once or not sys.stdout.isatty():
             Console(width=None if sys.stdout.isatty() else _WHOLE_LINES).print(drawn(application_id, status))
@@ -67,5 +70,5 @@ def later_statuses(home: Path, application_id: str, *, interval_s: float) -> Ite
                 return
             raise
         yield status
-        if status.state in _ENDED:
+        if status.state in FINAL:
             return

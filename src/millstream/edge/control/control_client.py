@@ -13,7 +13,7 @@ COMMAND: Final = "command"
 """The name of the request that :func:`send` makes."""
 
 
-def send(home: Path, application_id: str, command: str, **arguments: Any) -> Status:
+def send(home: Path, application_id: str, command: str, **arguments: object) -> Status:
     """Send a command to an application on this host.
 
     Args:
@@ -29,7 +29,7 @@ def send(home: Path, application_id: str, command: str, **arguments: Any) -> Sta
     return status
 
 
-def ask(home: Path, application_id: str, question: str, data: Any) -> Any:
+def ask(home: Path, application_id: str, question: str, data: object) -> Any:
     """Ask an application on this host.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Final
 from millstream.core.model.errors import ControlError
 from millstream.drivers.peer_processes import is_alive
 from millstream.drivers.spark.control import ControlAddress
-from millstream.edge.checkpoint.disk_space import unwritable
+from millstream.edge.control.private_file import write_private_file
 
 _FILE: Final = "control.json"
 _RELEASE_S: Final = 1.0
@@ -30,21 +30,13 @@ def write_control_file(home: Path, address: ControlAddress) -> None:
     Raises:
         SettingsError: If the file cannot be written.
     """
-    partial = home / f"{_FILE}.partial"
     written = {
         "socket": address.path,
         "key": address.key.hex(),
         "pid": os.getpid(),
         "on": socket.gethostname(),
     }
-    try:
-        partial.unlink(missing_ok=True)
-        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(file, "w", encoding="utf-8") as opened:
-            json.dump(written, opened)
-        partial.replace(home / _FILE)
-    except OSError as error:
-        raise unwritable(home / _FILE, error) from None
+    write_private_file(home / _FILE, json.dumps(written))
 
 
 def delete_control_file(home: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from millstream.core.model.errors import ControlError
 from millstream.core.topology.analysis.ranges import Workers
@@ -37,7 +37,7 @@ class Controllable(Protocol):
         """Return the status of the application."""
 
 
-def executed(application: Controllable, command: str, arguments: Mapping[str, Any]) -> Status:
+def executed(application: Controllable, command: str, arguments: Mapping[str, object]) -> Status:
     """Execute a command of another process.
 
     Args:

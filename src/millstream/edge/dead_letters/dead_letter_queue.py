@@ -8,25 +8,24 @@ its start, so a record that fails again immediately is not replayed in the same 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
-from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.forwarding import Forwarder, Forwarding, GroupPosition
 from millstream.edge.dead_letters.envelope import (
     FAILURE_HEADERS,
-    Chosen,
     Destination,
     Envelope,
     Guard,
+    LetterFilter,
     envelopes,
 )
 from millstream.edge.dead_letters.replayed import Replayed
+from millstream.edge.records.topic_records import broker_of, fetcher_of
 from millstream.edge.settings.settings import Settings
 
 GROUP: str = "millstream-dlq-"
@@ -48,7 +47,7 @@ class ReplayRequest:
         limit: The maximum number of records to send; None for all.
     """
 
-    chosen: Chosen = field(default_factory=Chosen)
+    wanted: LetterFilter = field(default_factory=LetterFilter)
     to: str | None = None
     most_replays: int = 3
     again: bool = False
@@ -62,7 +61,7 @@ class Tally:
     Attributes:
         sent: The number of sent records by topic.
         refused: The number of dead letters that cannot be replayed, by reason.
-        before: The number of chosen dead letters that were already replayed.
+        before: The number of wanted dead letters that were already replayed.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -84,11 +83,13 @@ class DeadLetterQueue:
     def __init__(self, topic: str, settings: Settings, group: str | None = None) -> None:
         self.topic = topic
         self.group = group or GROUP + topic
-        consumer, patience_s = settings.client("consumer", self.group), settings.request_timeout_ms / 1000
-        self._broker = Broker(settings.client("admin", self.group), self.group, True, patience_s)
-        self._fetcher = KafkaFetcher(consumer, self.group, True, patience_s, skip_lost=True)
-        producer = settings.client("producer", self.group)
-        self._forwarder = Forwarder(producer, consumer, self.group, patience_s)
+        self._broker, self._fetcher = broker_of(settings, self.group), fetcher_of(settings, self.group)
+        self._forwarder = Forwarder(
+            settings.client("producer", self.group),
+            settings.client("consumer", self.group),
+            self.group,
+            settings.request_timeout_ms / 1000,
+        )
         self._counts = self._broker.partition_counts([topic])
         if not self._counts:
             raise TopicNotFoundError(
@@ -160,14 +161,11 @@ class DeadLetterQueue:
         guard = self._guard(request)
         for number, done in sorted(self.replayed().items()):
             for _, _, letters in self._pieces(number, done, everything=request.again):
-                list(_sorted_out(letters, done, request, guard, tally))
+                list(_to_replay(letters, done, request, guard, tally))
         return tally
 
-    def replay(self, request: ReplayRequest, progress: Callable[[Tally], None] = lambda _: None) -> Tally:
+    def replay(self, request: ReplayRequest) -> Tally:
         """Replay dead letters.
-
-        Args:
-            progress: Called after each transaction.
 
         Raises:
             DeliveryAbortedError: If another replay of the group has begun.
@@ -178,12 +176,11 @@ class DeadLetterQueue:
         forwarding = self._forwarder.take_over()
         for number, done in sorted(self.replayed(settled=True).items()):
             for start, end, letters in self._pieces(number, done, everything=request.again):
-                sending = list(_sorted_out(letters, done, request, guard, tally))
+                sending = list(_to_replay(letters, done, request, guard, tally))
                 left = {letter.offset for letter in letters if letter.offset not in done}
                 done = done.with_range(start, end, left - {letter.offset for letter, _ in sending})
                 if sending:
                     self._send(forwarding, sending, TopicPartition(self.topic, number), done)
-                    progress(tally)
         return tally
 
     def _send(
@@ -224,12 +221,12 @@ class DeadLetterQueue:
                 start = end
 
 
-def _sorted_out(
+def _to_replay(
     letters: list[Envelope], done: Replayed, request: ReplayRequest, guard: Guard, tally: Tally
 ) -> Iterator[tuple[Envelope, Destination]]:
     """Yield the dead letters to replay, with their destinations; count these and the others in ``tally``."""
     for letter in letters:
-        if not request.chosen.has(letter):
+        if not request.wanted.matches(letter):
             continue
         if letter.offset in done and not request.again:
             tally.before += 1

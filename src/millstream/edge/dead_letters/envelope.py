@@ -16,9 +16,9 @@ from typing import Final
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Records
 
-OURS: Final = "millstream.error."
-THEIRS: Final = "__streams.errors."
-FAILURE_HEADERS: Final = f"headers of a failure ({OURS}*, or {THEIRS}* of Kafka Streams)"
+_OF_MILLSTREAM: Final = "millstream.error."
+_OF_STREAMS: Final = "__streams.errors."
+FAILURE_HEADERS: Final = f"headers of a failure ({_OF_MILLSTREAM}*, or {_OF_STREAMS}* of Kafka Streams)"
 REPLAYS: Final = "millstream.replay.count"
 """Header with the number of replays of a record."""
 REPLAYED_FROM: Final = "millstream.replay.from"
@@ -48,15 +48,15 @@ class Envelope:
     @property
     def is_letter(self) -> bool:
         """Whether headers describe a failure. A record without such headers is not a dead letter."""
-        return any(name.startswith((OURS, THEIRS)) for name, _ in self.headers)
+        return any(name.startswith((_OF_MILLSTREAM, _OF_STREAMS)) for name, _ in self.headers)
 
     @property
     def facts(self) -> dict[str, str]:
         """The values of the error headers, by their names after ``millstream.error.``; the last of equal names counts."""
-        texts = _texts(self.headers, THEIRS)
+        texts = _texts(self.headers, _OF_STREAMS)
         facts = {"error": _error(texts), "traceback": texts.get("stacktrace", "")}
         facts |= {name: texts[name] for name in ("topic", "partition", "offset") if name in texts}
-        return facts | _texts(self.headers, OURS)
+        return facts | _texts(self.headers, _OF_MILLSTREAM)
 
     @property
     def source(self) -> TopicPartition | None:
@@ -72,6 +72,13 @@ class Envelope:
         return facts.get("stage") != _CALL and facts.get("record") != _REACHED
 
     @property
+    def own_headers(self) -> Headers:
+        """The headers that do not describe a failure."""
+        return tuple(
+            header for header in self.headers if not header[0].startswith((_OF_MILLSTREAM, _OF_STREAMS))
+        )
+
+    @property
     def replays(self) -> int:
         """How many times the record was replayed before this failure."""
         count = _texts(self.headers, REPLAYS).get("", "0")
@@ -79,17 +86,13 @@ class Envelope:
 
     def sent_back(self) -> Headers:
         """Return the headers of the replayed record: its own headers, and those of the replay."""
-        own = tuple(
-            header
-            for header in self.headers
-            if not header[0].startswith((OURS, THEIRS, REPLAYS, REPLAYED_FROM))
-        )
+        own = (header for header in self.own_headers if not header[0].startswith((REPLAYS, REPLAYED_FROM)))
         position = f"{self.topic_partition.topic}/{self.topic_partition.partition}/{self.offset}"
         return (*own, (REPLAYS, str(self.replays + 1).encode()), (REPLAYED_FROM, position.encode()))
 
 
 @dataclass(frozen=True)
-class Chosen:
+class LetterFilter:
     """A filter of dead letters. None and empty sets match everything.
 
     Attributes:
@@ -110,7 +113,7 @@ class Chosen:
     partitions: frozenset[int] = frozenset()
     offsets: frozenset[int] = frozenset()
 
-    def has(self, letter: Envelope) -> bool:
+    def matches(self, letter: Envelope) -> bool:
         facts = letter.facts
         same = (
             (self.stage, facts.get("stage", "")),

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 
-def table_html(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table_html(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table.
 
     Example:
@@ -19,7 +19,7 @@ def table_html(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from millstream.core.model.errors import ControlError
 from millstream.core.model.serdes import Serde
+from millstream.core.runtime.lifecycle import FINAL
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.edge.application.application import Application
@@ -208,7 +209,7 @@ class Lab:
         checks = _QUIET_CHECKS if self._plan.internal_topics else 1
         while quiet < checks:
             status = self.running.status()
-            if status.state in ("failed", "stopped"):
+            if status.state in FINAL:
                 self.running.await_termination()
                 raise ControlError(f"application {self.id!r} has been stopped")
             if time.monotonic() > deadline:
@@ -230,7 +231,7 @@ class Lab:
 
     @property
     def _at_work(self) -> bool:
-        return self._running is not None and self._running.status().state not in ("failed", "stopped")
+        return self._running is not None and self._running.status().state not in FINAL
 
     @property
     def _plan(self) -> Plan:

@@ -46,10 +46,13 @@ class View:
     def of(cls, application: Measured) -> View:
         return cls(application.id, application.status(), application.metrics(), application.measured())
 
-    def all_numbers(self) -> Numbers:
-        """Return all metrics with their labels, except the label ``application``."""
-        found = Numbers(self.numbers)
-        found.take(_read(self))
+    def by_metric(self) -> dict[str, list[tuple[tuple[str, ...], float]]]:
+        """Return the values of each metric with their labels, except the label ``application``."""
+        numbers = Numbers(self.numbers)
+        numbers.take(_read(self))
+        found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        for (name, labels), value in sorted(numbers.items()):
+            found.setdefault(name, []).append((labels, value))
         return found
 
 

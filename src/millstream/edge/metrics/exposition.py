@@ -29,9 +29,7 @@ class _Families(Collector):
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
-        for (name, labels), value in sorted(self._view.all_numbers().items()):
-            found.setdefault(name, []).append((labels, value))
+        found = self._view.by_metric()
         for metric in EXPORTED:
             if metric.name in found:
                 names, samples = ["application", *metric.labels], found[metric.name]

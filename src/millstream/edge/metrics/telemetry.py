@@ -7,13 +7,13 @@ the applications that are currently running.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 
-from millstream.core.metrics.metric import Metric, Numbers
+from millstream.core.metrics.metric import Metric
 from millstream.edge.metrics.application_metrics import EXPORTED, View
 
 _FRESH_S: Final = 1.0
@@ -32,19 +32,15 @@ class Observed:
         self._look = look
         self._clock = clock
         self._read_s = float("-inf")
-        self._numbers = Numbers()
+        self._values: Mapping[str, Sequence[tuple[tuple[str, ...], float]]] = {}
         self._application = ""
 
     def observations(self, metric: Metric) -> Iterable[Observation]:
         """Yield the values of a metric with their labels."""
         if self._clock() - self._read_s > _FRESH_S:
             view = self._look()
-            self._application, self._numbers, self._read_s = (
-                view.application,
-                view.all_numbers(),
-                self._clock(),
-            )
-        for labels, value in self._numbers.of(metric.name).items():
+            self._application, self._values, self._read_s = view.application, view.by_metric(), self._clock()
+        for labels, value in self._values.get(metric.name, ()):
             labels_of = dict(zip(metric.labels, labels))
             yield Observation(value, {"application": self._application, **labels_of})
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.describe import short_lines
 from millstream.core.topology.internal import driver_topic
 from millstream.core.topology.layout import Layout
-from millstream.core.topology.plan import Plan
+from millstream.core.topology.plan import Plan, counted
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, LocalFiles, local_path
 from millstream.edge.application.application import Application
 from millstream.edge.application.topology_edits import stores_of_edit
@@ -69,15 +69,15 @@ def preflight(application: Application) -> PreflightReport:
         topics += [_counted(name, existing, "written") for name in sinks if name in existing]
         report = PreflightReport(topics=tuple(topics), permissions=tuple(_permissions(application, plan)))
         if missing:
-            return _with(report, problems=tuple(missing))
+            return replace(report, problems=tuple(missing))
         try:
             location = application.settings.checkpoint(application.id)
             progress = _progress(application, location)
             now = continuity(plan, progress, application._program.renamed_stores)
             layout = now.laid_out(existing, application._grouper)
         except MillstreamError as error:
-            return _with(report, problems=(str(error),))
-        return _with(
+            return replace(report, problems=(str(error),))
+        return replace(
             report,
             plan=tuple(short_lines(now.plan, layout)),
             creates=tuple(_creates(application, now.plan, layout, existing)),
@@ -85,10 +85,6 @@ def preflight(application: Application) -> PreflightReport:
         )
     finally:
         clients.disconnect()
-
-
-def _with(report: PreflightReport, **more: tuple[str, ...]) -> PreflightReport:
-    return PreflightReport(**{**vars(report), **more})
 
 
 def _read(plan: Plan) -> list[str]:
@@ -102,7 +98,7 @@ def _written(application: Application, plan: Plan) -> list[str]:
 
 
 def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
-    return f"{name}: {verb}, {existing[name]} partition{'' if existing[name] == 1 else 's'}"
+    return f"{name}: {verb}, {counted(existing[name], 'partition')}"
 
 
 def _progress(application: Application, location: str) -> CheckpointProgress | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 
-def json_text(data: Any) -> str:
+def json_text(data: object) -> str:
     """Return data as JSON. NaN and infinite numbers, which JSON lacks, become text.
 
     Example:

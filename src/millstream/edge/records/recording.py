@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from millstream.core.model.errors import SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import OffsetRange
 from millstream.core.topology.internal import is_internal
 from millstream.core.topology.topology import Topology
-from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fetch import KafkaFetcher
+from millstream.edge.records.topic_records import broker_of, fetcher_of
 from millstream.edge.settings.settings import Settings
 from millstream.testing.driver import TopologyTestDriver
 from millstream.testing.slice_file import SliceRecord, merged, read_slice
@@ -88,12 +88,7 @@ def replayed(file: Path, topology: Topology) -> Iterator[str]:
         MillstreamError: If a record fails.
     """
     records = read_slice(file)
-    most: dict[str, int] = {}
-    for record in records:
-        most[record.topic_partition.topic] = max(
-            most.get(record.topic_partition.topic, 1), record.topic_partition.partition + 1
-        )
-    partitions: Any = max(most.values(), default=1)
+    partitions = max((record.topic_partition.partition + 1 for record in records), default=1)
     with TopologyTestDriver(topology, application_id=_ID, partitions=partitions) as driver:
         driver.replay(file)
         yield f"{len(records):,} records replayed"
@@ -110,9 +105,7 @@ def replayed(file: Path, topology: Topology) -> Iterator[str]:
 
 
 def _records(wanted: RecordedRange, settings: Settings) -> Iterator[SliceRecord]:
-    timeout_s = settings.request_timeout_ms / 1000
-    broker = Broker(settings.client("admin", GROUP), GROUP, True, timeout_s)
-    fetcher = KafkaFetcher(settings.client("consumer", GROUP), GROUP, True, timeout_s, skip_lost=True)
+    broker, fetcher = broker_of(settings, GROUP), fetcher_of(settings, GROUP)
     counts = broker.partition_counts(wanted.topics)
     if missing := [topic for topic in wanted.topics if topic not in counts]:
         raise TopicNotFoundError(

@@ -13,7 +13,7 @@ from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.edge.records.topic_records import as_bytes, messages, write
 from millstream.edge.settings.settings import Settings
 
-SERDES: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
+FORMATS: Final = ("auto", "string", "bytes", "int16", "int32", "int64", "float32", "float64", "uuid", "json")
 """The names of formats. ``auto`` is text, for eight bytes that are not printable a number, or hexadecimal."""
 _SMALL: Final = 1 << 52
 """Eight bytes of an integer below it are not those of a usual float."""
@@ -126,5 +126,5 @@ def _written(text: str | None, form: str) -> bytes | None:
 
 def _check(*forms: str) -> None:
     for form in forms:
-        if form not in SERDES:
-            raise SettingsError(f"there is no format {form!r}; the formats are {', '.join(SERDES)}")
+        if form not in FORMATS:
+            raise SettingsError(f"there is no format {form!r}; the formats are {', '.join(FORMATS)}")

@@ -12,6 +12,7 @@ from millstream.core.model.errors import MillstreamError, ProductionError, Setti
 from millstream.core.model.serdes import Serde, read, written
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import made
+from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.edge.settings.settings import Settings
 
 T = TypeVar("T")
@@ -25,20 +26,26 @@ Raw = tuple[bytes | None, bytes | None, int | None]
 Serdes = tuple[Serde[Any], Serde[Any]]
 
 
-def broker_of(settings: Settings) -> Broker:
-    return Broker(settings.client("admin", _GROUP), _GROUP, True, settings.request_timeout_ms / 1000)
+def broker_of(settings: Settings, group: str = _GROUP) -> Broker:
+    return Broker(settings.client("admin", group), group, True, settings.request_timeout_ms / 1000)
 
 
-def broker_with(settings: Settings, topic: str) -> Broker:
-    """Return a broker after checking that it has a topic.
+def fetcher_of(settings: Settings, group: str) -> KafkaFetcher:
+    """Return a reader of committed records, which skips deleted ones."""
+    timeout_s = settings.request_timeout_ms / 1000
+    return KafkaFetcher(settings.client("consumer", group), group, True, timeout_s, skip_lost=True)
+
+
+def existing_topic(settings: Settings, topic: str) -> dict[str, int]:
+    """Return the partition count of a topic by its name.
 
     Raises:
         TopicNotFoundError: If the topic does not exist.
     """
-    broker = broker_of(settings)
-    if topic not in broker.partition_counts([topic]):
+    counts = broker_of(settings).partition_counts([topic])
+    if not counts:
         raise TopicNotFoundError(f"there is no topic {topic!r} at {settings.bootstrap_servers}")
-    return broker
+    return counts
 
 
 def messages(settings: Settings, topic: str, last: int | None, *, follow: bool = False) -> Iterator[Message]:
@@ -51,8 +58,7 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
     Raises:
         TopicNotFoundError: If the topic does not exist.
     """
-    broker = broker_with(settings, topic)
-    counts = broker.partition_counts([topic])
+    counts, broker = existing_topic(settings, topic), broker_of(settings)
     begins, ends = broker.begin_offsets(counts)[topic], broker.end_offsets(counts)[topic]
     own = {
         "group.id": _GROUP,
@@ -140,7 +146,7 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
         TopicNotFoundError: If the topic does not exist.
         ProductionError: If a record is refused or not acknowledged.
     """
-    broker_with(settings, topic)
+    existing_topic(settings, topic)
     failures: list[KafkaError] = []
 
     def note(error: KafkaError | None, _: Message) -> None:

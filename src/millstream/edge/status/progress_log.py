@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from millstream.core.runtime.lifecycle import FINAL, State
 from millstream.edge.application.periodic_task import PeriodicTask
@@ -41,7 +41,7 @@ class ProgressLog:
         self._reporting: PeriodicTask | None = None
         self._logged_read, self._logged_at = -1, 0.0
 
-    def event(self, name: str, text: str, **facts: Any) -> None:
+    def event(self, name: str, text: str, **facts: object) -> None:
         """Log an event.
 
         Args:

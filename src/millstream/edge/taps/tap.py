@@ -17,7 +17,7 @@ _NOTHING_NEW: Final = 1 << 62
 """A number that samples never reach: a read after it returns no records."""
 _COLUMNS: Final = ("batch", "topic", "partition", "offset", "timestamp", "key", "value")
 
-AskTaps = Callable[[str, Mapping[str, Any]], Any]
+AskTaps = Callable[[str, Mapping[str, object]], Any]
 """Sends an action to the application; see ``TapBuffers.answer``."""
 
 

@@ -137,9 +137,13 @@ class TapBuffers:
         self._batch: int | None = None
         self._ended = False
 
-    def answer(self, action: str, arguments: Mapping[str, Any]) -> Any:
+    def answer(self, action: str, arguments: Mapping[str, object]) -> object:
         """Execute an action: ``open``, ``read`` or ``close``."""
-        actions: dict[str, Callable[..., Any]] = {"open": self.open, "read": self.read, "close": self.close}
+        actions: dict[str, Callable[..., object]] = {
+            "open": self.open,
+            "read": self.read,
+            "close": self.close,
+        }
         return actions[action](**arguments)
 
     def open(self, node: str, limit: int, lease_s: float | None = None) -> str:

@@ -7,12 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Final
 
+from millstream.core.runtime.lifecycle import FINAL, State
 from millstream.edge.metrics.application_metrics import Measured, View
 from millstream.edge.web.listener import HttpRequest, HttpResponse, Route
 
 _WAIT_S: Final = 10.0
-_ENDED: Final = ("stopped", "failed")
-_READY: Final = ("running", "draining")
+_READY: Final = frozenset({State.RUNNING, State.DRAINING})
 
 
 class Viewer:
@@ -43,7 +43,7 @@ def health_routes(viewer: Viewer) -> Mapping[tuple[str, str], Route]:
 
     def healthz(request: HttpRequest) -> HttpResponse:
         state = viewer.now().status.state
-        return HttpResponse.text(state, HTTPStatus.SERVICE_UNAVAILABLE if state in _ENDED else HTTPStatus.OK)
+        return HttpResponse.text(state, HTTPStatus.SERVICE_UNAVAILABLE if state in FINAL else HTTPStatus.OK)
 
     def readyz(request: HttpRequest) -> HttpResponse:
         state = viewer.now().status.state

@@ -59,7 +59,7 @@ class HttpResponse:
         return cls(f"{text}\n".encode(), status=status)
 
     @classmethod
-    def json(cls, data: Any, status: int = HTTPStatus.OK) -> HttpResponse:
+    def json(cls, data: object, status: int = HTTPStatus.OK) -> HttpResponse:
         """Return a response with JSON. NaN and infinite numbers, which JSON lacks, are sent as text."""
         return cls(json_text(data).encode(), "application/json", status)
 

@@ -12,6 +12,8 @@ from millstream.core.topology.plan import Plan
 from millstream.edge.settings.settings import Settings
 
 if TYPE_CHECKING:
+    from millstream.edge.metrics.application_metrics import Measured
+    from millstream.edge.web.health import Viewer
     from millstream.edge.web.page import Shown
 
 _PACKAGES: Final = {"prometheus_client": "prometheus-client", "opentelemetry": "opentelemetry-api"}
@@ -51,12 +53,10 @@ class Listeners:
 
     def _metrics(self, application: Shown, host: str, port: int) -> str:
         _check("prometheus_client", "metrics_port", "prometheus")
-        from millstream.edge.web.health import Viewer, metrics_routes
+        from millstream.edge.web.health import metrics_routes
         from millstream.edge.web.listener import Listener
 
-        viewer = Viewer(application)
-        self._closing.callback(viewer.close)
-        listener = Listener(host, port, metrics_routes(viewer))
+        listener = Listener(host, port, metrics_routes(self._viewer(application)))
         self._closing.callback(listener.close)
         self.urls["metrics"] = listener.url
         return listener.url
@@ -64,28 +64,30 @@ class Listeners:
     def _telemetry(self, application: Shown) -> None:
         _check("opentelemetry", "opentelemetry=True", "opentelemetry")
         from millstream.edge.metrics.telemetry import observe
-        from millstream.edge.web.health import Viewer
 
-        viewer = Viewer(application)
-        self._closing.callback(viewer.close)
-        self._closing.callback(observe(viewer.now))
+        self._closing.callback(observe(self._viewer(application).now))
 
     def _page(
         self, application: Shown, settings: Settings, port: int, plan: Callable[[], Plan]
     ) -> tuple[str, str]:
-        from millstream.edge.web.health import Viewer
         from millstream.edge.web.listener import Listener
         from millstream.edge.web.page import announce, guard_of, new_token, page_routes
 
-        viewer, token = Viewer(application), new_token()
-        self._closing.callback(viewer.close)
-        routes = page_routes(application, viewer, plan, settings.policies)
+        token = new_token()
+        routes = page_routes(application, self._viewer(application), plan, settings.policies)
         listener = Listener(settings.http_host, port, routes, guard_of(token))
         self._closing.callback(listener.close)
         file = announce(settings.home(application.id), listener.url, token)
         self._closing.callback(file.unlink, missing_ok=True)
         self.urls["page"] = listener.url
         return listener.url, str(file)
+
+    def _viewer(self, application: Measured) -> Viewer:
+        from millstream.edge.web.health import Viewer
+
+        viewer = Viewer(application)
+        self._closing.callback(viewer.close)
+        return viewer
 
     def close(self) -> None:
         self._closing.close()

@@ -7,7 +7,6 @@ the page sends the token in a header, which pages of other origins cannot do.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from millstream.core.model.errors import ControlError, QueryError
 from millstream.core.queries.question import Answer as QueryAnswer
 from millstream.core.queries.question import Question
 from millstream.core.topology.plan import Plan
-from millstream.edge.checkpoint.disk_space import unwritable
+from millstream.edge.control.private_file import write_private_file
 from millstream.edge.control.remote_commands import Controllable
 from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer
@@ -91,14 +90,8 @@ def announce(home: Path, url: str, token: str) -> Path:
     Raises:
         SettingsError: If the file cannot be written.
     """
-    file, partial = home / FILE, home / f"{FILE}.partial"
-    try:
-        partial.unlink(missing_ok=True)
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as to:
-            to.write(f"{url}/#{token}\n")
-        partial.replace(file)
-    except OSError as error:
-        raise unwritable(file, error) from None
+    file = home / FILE
+    write_private_file(file, f"{url}/#{token}\n")
     return file
 
 
@@ -124,11 +117,8 @@ def _file(name: str, kind: str) -> Route:
 
 def _state(viewer: Viewer) -> HttpResponse:
     view = viewer.now()
-    numbers: dict[str, list[tuple[tuple[str, ...], float]]] = {}
-    for (name, labels), value in view.all_numbers().items():
-        numbers.setdefault(name, []).append((labels, value))
     return HttpResponse.json(
-        {"application": view.application, "status": asdict(view.status), "numbers": numbers}
+        {"application": view.application, "status": asdict(view.status), "numbers": view.by_metric()}
     )
 
 
@@ -162,8 +152,7 @@ def query_routes(application: Shown) -> dict[tuple[str, str], Route]:
             found = application.ask(_question(request.body))
         except QueryError as error:
             return HttpResponse.json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
-        facts = {"value": found.value, "batch": found.batch, "offsets": found.offsets, "lag": found.lag}
-        return HttpResponse.json(facts)
+        return HttpResponse.json(vars(found))
 
     return {("GET", f"{_API}stores"): stores, ("POST", f"{_API}store"): store}
 

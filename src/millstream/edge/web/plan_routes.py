@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any
+from typing import TypedDict
 
 from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, Retrying
 from millstream.core.model.answers import DeadLetter
@@ -46,7 +46,7 @@ def plan_routes(
     }
 
 
-def methods_of(plan: Plan) -> dict[str, dict[str, Any]]:
+def methods_of(plan: Plan) -> dict[str, dict[str, dict[str, object]]]:
     """Return the methods that questions can call on each store, with their arguments."""
     parts = (*plan.subtopologies, *plan.global_parts)
     return {
@@ -56,11 +56,22 @@ def methods_of(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def policies_of(plan: Plan, policies: ErrorPolicies) -> Mapping[str, Any]:
-    """Return what happens to failed records, as text: by stage, by operator with its own policy, and by operator that makes calls.
+class PolicyTexts(TypedDict):
+    """What happens to failed records, as text.
 
-    The field ``topics`` lists the dead-letter topics. Error handlers may choose others.
+    Attributes:
+        operators: By operator that has its own policy.
+        calls: By operator that makes calls.
+        topics: The dead-letter topics. Error handlers may choose others.
     """
+
+    stages: dict[str, str]
+    operators: dict[str, str]
+    calls: dict[str, str]
+    topics: list[str]
+
+
+def policies_of(plan: Plan, policies: ErrorPolicies) -> PolicyTexts:
     topic = policies.dead_letter_topic
     nodes = {name: node for sub in plan.subtopologies for name, node in sub.nodes.items()}
     calls = {name: getattr(node, "calls", None) for name, node in nodes.items()}

@@ -192,24 +192,25 @@ class _Booking(Processor[str, int, str, Any]):
         self.context.forward(Record(record.key, [number, balance], record.timestamp, record.headers))
 
 
-def _two_stores_topology(topics: Topics) -> Topology:
+_BOOKING_STORES = ("balances", "bookings")
+
+
+def _booking_topology(topics: Topics, changelog: Changelog, *, key_local: bool) -> Topology:
     builder = StreamsBuilder()
-    for store in ("balances", "bookings"):
-        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog="kafka"))
+    for store in _BOOKING_STORES:
+        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog=changelog))
     amounts = builder.stream(topics.input, value=serdes.int64)
-    booked = amounts.process(_Booking, stores=["balances", "bookings"])
+    booked = amounts.process(_Booking, stores=_BOOKING_STORES, key_local=key_local)
     booked.to(topics.output, value=serdes.json)
-    return tell_contents(builder.build(), topics, ["balances", "bookings"])
+    return builder.build()
+
+
+def _two_stores_topology(topics: Topics) -> Topology:
+    return tell_contents(_booking_topology(topics, "kafka", key_local=False), topics, _BOOKING_STORES)
 
 
 def _ranges_topology(topics: Topics, changelog: Changelog = "spark") -> Topology:
-    builder = StreamsBuilder()
-    for store in ("balances", "bookings"):
-        builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog=changelog))
-    amounts = builder.stream(topics.input, value=serdes.int64)
-    booked = amounts.process(_Booking, stores=["balances", "bookings"], key_local=True)
-    booked.to(topics.output, value=serdes.json)
-    return builder.build()
+    return _booking_topology(topics, changelog, key_local=True)
 
 
 def _amounts(count: int, seed: int) -> list[Outgoing]:

@@ -60,41 +60,19 @@ def went_back(commits: Iterable[Commit]) -> int:
 
 def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commit]:
     """Yield the commit in a record of ``__consumer_offsets``, if it belongs to the group and topic."""
-    if record.key is None or record.value is None or _short(record.key, 0) not in _KEYS_OF_OFFSETS:
+    if record.key is None or record.value is None:
         return
-    of_group, position = _text(record.key, 2)
-    of_topic, position = _text(record.key, position)
-    if (of_group, of_topic) != (group, topic):
+    key = _FieldReader(record.key)
+    if key.take(">h")[0] not in _KEYS_OF_OFFSETS or (key.text(), key.text()) != (group, topic):
         return
-    (partition,) = struct.unpack_from(">i", record.key, position)
-    (offset,) = struct.unpack_from(">q", record.value, 2)
-    (at_ms,) = struct.unpack_from(">q", record.value, _behind_metadata(record.value))
+    (partition,) = key.take(">i")
+    value = _FieldReader(record.value)
+    (version,) = value.take(">h")
+    assert version in (3, 4), f"the broker writes offsets in version {version}, which is not known here"
+    offset, _ = value.take(">qi")
+    value.text(compact=version > 3)  # the metadata
+    (at_ms,) = value.take(">q")
     yield Commit(partition, offset, at_ms * 1000 + 999)
-
-
-def _behind_metadata(value: bytes) -> int:
-    """Return the position of the time, after version, offset, leader epoch, and a length-prefixed string."""
-    version, position = _short(value, 0), 14
-    if version == 3:
-        return _text(value, position)[1]
-    assert version == 4, f"the broker writes offsets in version {version}, which is not known here"
-    length = shift = 0
-    while True:  # a variable-length number, seven bits per byte, lowest first: the length plus one
-        length |= (value[position] & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if value[position - 1] < 0x80:
-            return position + length - 1
-
-
-def _short(data: bytes, position: int) -> int:
-    (value,) = struct.unpack_from(">h", data, position)
-    return int(value)
-
-
-def _text(data: bytes, position: int) -> tuple[str, int]:
-    begin = position + 2
-    end = begin + _short(data, position)
-    return data[begin:end].decode(), end
 
 
 _STATES = (
@@ -130,13 +108,13 @@ def _line(record: ConsumedRecord) -> str:
 
 
 def _state(value: bytes) -> str:
-    reader = _LogReader(value)
+    reader = _FieldReader(value)
     (version,) = reader.take(">h")
     producer, epoch, _, state = reader.take(">qhib")
     compact = version > 0
     partitions = []
     for _ in range(reader.length(">i", compact)):
-        topic = reader.text(reader.length(">h", compact))
+        topic = reader.text(compact=compact)
         partitions += [f"{topic}-{reader.take('>i')[0]}" for _ in range(reader.length(">i", compact))]
         if compact:
             reader.number()  # the number of tagged fields, which is 0
@@ -144,7 +122,9 @@ def _state(value: bytes) -> str:
 
 
 @final
-class _LogReader:
+class _FieldReader:
+    """Reads the fields of a record in order."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -169,6 +149,7 @@ class _LogReader:
             if byte < 0x80:
                 return value
 
-    def text(self, length: int) -> str:
+    def text(self, *, compact: bool = False) -> str:
+        length = self.length(">h", compact)
         self._at += length
         return self._data[self._at - length : self._at].decode()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Protocol, TypeVar, final
 
 from millstream.testing.crash.crash_report import Kill
 from millstream.testing.crash.kill_plan import Target
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import psutil
 
+
+T = TypeVar("T")
 
 JUMPS_S = (-86_400, -3_600, 3_600, 86_400)
 """The possible jumps of the clock, in seconds."""
@@ -79,7 +81,7 @@ class Run(Protocol):
     def start(self) -> None:
         """Start the application after killing the remains of an earlier start."""
 
-    def until(self, holds: Callable[[], Any], what: str) -> Any:
+    def until(self, holds: Callable[[], T], what: str) -> T:
         """Continue the run until ``holds`` returns a true value, and return it."""
 
     def pause(self, seconds: float) -> None:
@@ -207,9 +209,7 @@ class Faults:
             self._around.space.free()
 
     def _found(self, target: Target, choice: float) -> psutil.Process:
-        candidates: list[psutil.Process] = self._run.until(
-            lambda: self._program.victims(target), f"a running {target}"
-        )
+        candidates = self._run.until(lambda: self._program.victims(target), f"a running {target}")
         return candidates[int(choice * len(candidates))]
 
     def _broker(self, choice: float) -> int | None:

@@ -42,6 +42,8 @@ _PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _COMMIT = "pyspark.sql.worker.python_streaming_sink_runner"
 _WORKERS = {TASKS: "worker", _PLANNER: "source_runner", _COMMIT: "sink_runner"}
 """Modules of Spark's Python workers, and their process names under the fork server. Other modules run only for a moment."""
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_ASYNC_WORKER = "millstream.drivers.async_worker"
 _FORK_SERVER = "millstream.edge.forks.fork_server"
 _FORK_CLIENT = "forks/fork_client.py"
 _GONE_S = 30.0
@@ -136,14 +138,15 @@ class CrashedProgram:
         return [process for process in self.family() if _certainly(is_one, process)]
 
     def last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join(lines[-_LOG_LINES:])
+        return "\n".join(self._log_lines()[-_LOG_LINES:])
 
     def last_error(self) -> str:
         """Return the last error in the program's log as one line; empty if there is none."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        errors = [line for line in lines if _ERROR.match(line)]
+        errors = [line for line in self._log_lines() if _ERROR.match(line)]
         return textwrap.shorten(errors[-1], _ERROR_WIDTH) if errors else ""
+
+    def _log_lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
 
     def _marked(self) -> Iterator[psutil.Process]:
         library = _processes()
@@ -200,12 +203,7 @@ def signalled(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 def _kill(processes: list[psutil.Process]) -> None:
-    library = _processes()
-    for process in processes:
-        try:
-            process.kill()
-        except library.NoSuchProcess:
-            continue
+    signalled(processes, signal.SIGKILL)
     deadline = time.monotonic() + _GONE_S
     while left := [process for process in processes if _is_alive(process)]:
         if time.monotonic() > deadline:
@@ -237,14 +235,6 @@ def _is_driver(process: psutil.Process) -> bool:
     )
 
 
-def _is_executor(process: psutil.Process) -> bool:
-    return "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline()
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    return any(works_as(process, module) for module in _WORKERS)
-
-
 def works_as(process: psutil.Process, module: str) -> bool:
     """Return whether a process is a worker for a module. A worker forked by a daemon has its command line; the daemon is not a worker."""
     parent, command = process.parent(), process.cmdline()
@@ -253,27 +243,19 @@ def works_as(process: psutil.Process, module: str) -> bool:
     if any(part.endswith(_FORK_CLIENT) for part in command):
         return False  # a client that waits for a fork; the fork is found separately
     forked = any("daemon" in part for part in command)
-    return command[-1:] == [module] and (not forked or _same_command(parent, command))
-
-
-def _is_async_worker(process: psutil.Process) -> bool:
-    return "millstream.drivers.async_worker" in process.cmdline()
+    return command[-1:] == [module] and (not forked or (parent is not None and parent.cmdline() == command))
 
 
 _KINDS: dict[Target, Callable[[psutil.Process], bool]] = {
     "driver": _is_driver,
-    "executor": _is_executor,
-    "worker": _is_worker,
-    "async-worker": _is_async_worker,
+    "executor": lambda process: _EXECUTOR in process.cmdline(),
+    "worker": lambda process: any(works_as(process, module) for module in _WORKERS),
+    "async-worker": lambda process: _ASYNC_WORKER in process.cmdline(),
     "task": lambda process: works_as(process, TASKS),
     "planner": lambda process: works_as(process, _PLANNER),
     "commit": lambda process: works_as(process, _COMMIT),
     "main": lambda process: PROGRAM in process.cmdline(),
 }
-
-
-def _same_command(process: psutil.Process | None, command: list[str]) -> bool:
-    return process is not None and process.cmdline() == command
 
 
 def _processes() -> Any:

@@ -179,7 +179,7 @@ class DriverTables(DriverFaults):
         return stores_of(self._runner.tasks.values(), partition)
 
 
-def _entry(key: Any, value: Any) -> Row:
+def _entry(key: object, value: object) -> Row:
     row = {"start": "null", "end": "null", "time": "null"}
     if isinstance(key, Windowed):
         row |= {"start": cell_of(key.start), "end": cell_of(key.end)}
@@ -199,7 +199,7 @@ def _columns(table: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in (cell.strip() for cell in head.split("|")) if name in known)
 
 
-def _whole(column: str, value: Any) -> int:
+def _whole(column: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise SettingsError(f"column {column} has whole numbers, not {value!r}")
     return value

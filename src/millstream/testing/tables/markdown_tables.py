@@ -76,7 +76,7 @@ def value_in(cell: str) -> Any:
         return cell
 
 
-def cell_of(value: Any) -> str:
+def cell_of(value: object) -> str:
     """Return the cell for a value. A value that is not JSON-compatible is written as ``str`` writes it.
 
     Example:
@@ -99,7 +99,7 @@ def cell_of(value: Any) -> str:
         return str(value)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """Return JSON in which no character ends the line or the cell, or changes the terminal."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True)
     if not text.isprintable():

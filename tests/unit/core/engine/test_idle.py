@@ -20,7 +20,6 @@ from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snap
 from unit.helpers import Host, sent
 
 IN = TopicPartition("in", 0)
-CLOSE = ms.EmitStrategy.on_window_close(close_idle_after=100)
 TUMBLING = ms.TumblingWindows(10, grace=5)
 Finish = Callable[[ms.KGroupedStream[Any, Any]], ms.KTable[Any, Any]]
 

@@ -9,7 +9,14 @@ import pytest
 import millstream as ms
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers
-from millstream.edge.dead_letters.envelope import REPLAYED_FROM, REPLAYS, Chosen, Destination, Envelope, Guard
+from millstream.edge.dead_letters.envelope import (
+    REPLAYED_FROM,
+    REPLAYS,
+    Destination,
+    Envelope,
+    Guard,
+    LetterFilter,
+)
 
 FAILED = "millstream.error.stage"
 GUARD = Guard("dead", {"in": 2, "dead": 1, "other": 1})
@@ -141,18 +148,18 @@ def test_a_partition_that_is_gone_is_chosen_by_key() -> None:
 @pytest.mark.parametrize(
     ("choice", "chosen"),
     [
-        (Chosen(), True),
-        (Chosen(stage="process", node=None, source="in", key="k", since_ms=50, until_ms=51), True),
-        (Chosen(stage="call"), False),
-        (Chosen(source="out"), False),
-        (Chosen(key="K"), False),
-        (Chosen(since_ms=51), False),
-        (Chosen(until_ms=50), False),
-        (Chosen(error=re.compile("^E: ")), True),
-        (Chosen(error=re.compile("KeyError")), False),
-        (Chosen(partitions=frozenset({1})), False),
-        (Chosen(offsets=frozenset({9}), partitions=frozenset({0})), True),
+        (LetterFilter(), True),
+        (LetterFilter(stage="process", node=None, source="in", key="k", since_ms=50, until_ms=51), True),
+        (LetterFilter(stage="call"), False),
+        (LetterFilter(source="out"), False),
+        (LetterFilter(key="K"), False),
+        (LetterFilter(since_ms=51), False),
+        (LetterFilter(until_ms=50), False),
+        (LetterFilter(error=re.compile("^E: ")), True),
+        (LetterFilter(error=re.compile("KeyError")), False),
+        (LetterFilter(partitions=frozenset({1})), False),
+        (LetterFilter(offsets=frozenset({9}), partitions=frozenset({0})), True),
     ],
 )
-def test_filters(choice: Chosen, chosen: bool) -> None:
-    assert choice.has(read_from("in")) is chosen
+def test_filters(choice: LetterFilter, chosen: bool) -> None:
+    assert choice.matches(read_from("in")) is chosen

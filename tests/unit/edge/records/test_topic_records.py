@@ -77,7 +77,7 @@ class Sending:
 @pytest.fixture
 def sending(monkeypatch: pytest.MonkeyPatch) -> Sending:
     made = Sending()
-    monkeypatch.setattr(topic_records, "broker_with", lambda *_: None)
+    monkeypatch.setattr(topic_records, "existing_topic", lambda *_: None)
     monkeypatch.setattr(topic_records, "made", lambda *_: made)
     return made
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from millstream.core.runtime.lifecycle import FINAL
 from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.edge.application.application import Application
 from millstream.edge.application.running_application import RunningApplication
@@ -39,8 +40,8 @@ _STOP_S = 10.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of the command.
+class DemoOptions:
+    """Options of the demo.
 
     Attributes:
         keep: Whether to leave everything running at the end.
@@ -73,7 +74,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error
 class Conductor(threading.Thread):
     """Runs the demo. The main thread reads ``verdict`` and ``error``, and calls ``interrupt`` and ``release``."""
 
-    def __init__(self, options: Options, board: Board) -> None:
+    def __init__(self, options: DemoOptions, board: Board) -> None:
         super().__init__(name="millstream-demo", daemon=True)
         self.verdict: Verdict | None = None
         self.error: Exception | None = None
@@ -156,7 +157,7 @@ class Conductor(threading.Thread):
         self._check_halt()
         ending.callback(stop_spark)
         with self._board.step("starting Spark") as result:
-            settings = settings_in(home)
+            settings = warehouse_settings(home)
             address, pid = start_spark(APPLICATION_ID, self._options.master, settings)
             result += [address, "" if pid is None else f"(process {pid})"]
         self._check_halt()
@@ -170,7 +171,7 @@ class Conductor(threading.Thread):
                 state_dir=home / "state",
                 master=self._options.master,
                 max_batch_records=_BATCH_RECORDS,
-                spark=settings_in(home),
+                spark=warehouse_settings(home),
             )
             self._running = running = application.start()
             ending.callback(running.stop, _STOP_S)
@@ -212,7 +213,7 @@ class Conductor(threading.Thread):
             if error is not None:
                 raise error
         status = running.status()
-        if status.state in ("failed", "stopped"):
+        if status.state in FINAL:
             why = status.error or "its query was stopped"
             raise DemoError(f"the application has {status.state}: {why}")
         self._board.note(
@@ -249,7 +250,7 @@ def differences(expected: Counter[str], counts: Mapping[str, int]) -> tuple[tupl
 _END_S = 10.0
 
 
-def settings_in(home: Path) -> dict[str, str]:
+def warehouse_settings(home: Path) -> dict[str, str]:
     """Return the Spark settings that place the session's warehouse in a directory."""
     return {"spark.sql.warehouse.dir": (home / "warehouse").as_uri()}
 

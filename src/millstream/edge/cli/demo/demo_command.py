@@ -24,7 +24,7 @@ from rich.console import Console
 
 from millstream.core.model.errors import MillstreamError
 from millstream.edge.cli.demo.board import Board
-from millstream.edge.cli.demo.conductor import APPLICATION_ID, Conductor, Options, Verdict
+from millstream.edge.cli.demo.conductor import APPLICATION_ID, Conductor, DemoOptions, Verdict
 from millstream.edge.cli.demo.display import display_for
 from millstream.edge.cli.demo.wordcount import COUNTS, LINES
 from millstream.edge.settings.settings import Settings
@@ -35,7 +35,7 @@ _JOIN_S = 0.1
 _SHOWN_ERRORS = 5
 
 
-def demonstrate(options: Options) -> int:
+def demonstrate(options: DemoOptions) -> int:
     """Run the demo; return the exit code."""
     set_settings_aside()
     handle, name = tempfile.mkstemp(prefix="millstream-demo-", suffix=".log")
@@ -59,7 +59,7 @@ def set_settings_aside() -> None:
         del os.environ[name]
 
 
-def _conducted(options: Options, console: Console) -> int:
+def _conducted(options: DemoOptions, console: Console) -> int:
     board = Board(options.lines)
     conductor = Conductor(options, board)
     with _signals() as received:
@@ -93,7 +93,7 @@ class _Watch:
                 self._conductor.interrupt()
 
 
-def _result(console: Console, options: Options, conductor: Conductor) -> int:
+def _result(console: Console, options: DemoOptions, conductor: Conductor) -> int:
     """Print the result, unless it was already printed; return the exit code."""
     if conductor.interrupted:
         say(console, "Interrupted. All started processes have been stopped.")
@@ -113,7 +113,7 @@ def _text_of(error: Exception) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def report(console: Console, options: Options, verdict: Verdict) -> int:
+def report(console: Console, options: DemoOptions, verdict: Verdict) -> int:
     """Print whether the counts are correct; return the exit code."""
     what = f"{verdict.words:,} words ({verdict.different:,} different) in {options.lines:,} lines"
     if not verdict.wrong:

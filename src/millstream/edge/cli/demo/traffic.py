@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from millstream.core.model.errors import MillstreamError
 
@@ -71,7 +71,7 @@ class LineFeeder(threading.Thread):
         if self.is_alive():
             self.join()
 
-    def _delivered(self, error: Any, _message: Any) -> None:
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         if error is None:
             self.written += 1
         else:
@@ -83,12 +83,15 @@ class Reader(threading.Thread):
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
         super().__init__(name="millstream-demo-reader", daemon=True)
-        settings: dict[str, Any] = {
-            "bootstrap.servers": servers,
-            "group.id": "millstream-demo-reader",
-            **_QUIET,
-        }
-        self._consumer = Consumer({**settings, "enable.auto.commit": False, "fetch.wait.max.ms": 50})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "millstream-demo-reader",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 50,
+                **_QUIET,
+            }
+        )
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         self._lock = threading.Lock()
         self._halt = threading.Event()

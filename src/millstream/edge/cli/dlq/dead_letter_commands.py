@@ -78,10 +78,10 @@ def list_letters(
     group: Group = None,
 ) -> None:
     """List the dead letters of a topic, one per line."""
-    from millstream.edge.cli.dlq.dead_letter_text import chosen, print_list
+    from millstream.edge.cli.dlq.dead_letter_text import letter_filter, print_list
 
     with reporting_errors("dlq list"):
-        choice = chosen(
+        wanted = letter_filter(
             stage=stage,
             node=node,
             source=from_topic,
@@ -93,7 +93,7 @@ def list_letters(
             offsets=offset,
         )
         queue = _queue(topic, bootstrap_servers, group)
-        print_list(queue, choice, limit, pending=pending, as_json=as_json)
+        print_list(queue, wanted, limit, pending=pending, as_json=as_json)
 
 
 @letters.command("show")
@@ -144,11 +144,11 @@ def replay_letters(
     group: Group = None,
 ) -> None:
     """Send the records of dead letters back to the topics from which they were read, each once."""
-    from millstream.edge.cli.dlq.dead_letter_text import chosen, replay
+    from millstream.edge.cli.dlq.dead_letter_text import letter_filter, replay
     from millstream.edge.dead_letters.dead_letter_queue import ReplayRequest
 
     with reporting_errors("dlq replay"):
-        choice = chosen(
+        wanted = letter_filter(
             stage=stage,
             node=node,
             source=from_topic,
@@ -159,7 +159,7 @@ def replay_letters(
             partitions=partition,
             offsets=offset,
         )
-        request = ReplayRequest(choice, to, max_replays, again, limit)
+        request = ReplayRequest(wanted, to, max_replays, again, limit)
         sure = None if dry_run else (lambda: yes or typer.confirm("Replay?"))
         replay(_queue(topic, bootstrap_servers, group), request, sure)
 

@@ -19,13 +19,13 @@ from millstream.edge.dead_letters.dead_letter_queue import (
     ReplayRequest,
     Tally,
 )
-from millstream.edge.dead_letters.envelope import FAILURE_HEADERS, OURS, THEIRS, Chosen, Envelope
+from millstream.edge.dead_letters.envelope import FAILURE_HEADERS, Envelope, LetterFilter
 from millstream.testing.slice_file import json_value
 
 _COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
 
 
-def chosen(
+def letter_filter(
     *,
     stage: str | None = None,
     node: str | None = None,
@@ -36,7 +36,7 @@ def chosen(
     until: str | None = None,
     partitions: Sequence[int] | None = None,
     offsets: Sequence[int] | None = None,
-) -> Chosen:
+) -> LetterFilter:
     """Return the filter that the options describe.
 
     Raises:
@@ -46,7 +46,7 @@ def chosen(
         pattern = None if error is None else re.compile(error)
     except re.error as wrong:
         raise SettingsError(f"--error {error!r} is not a regular expression: {wrong}") from None
-    return Chosen(
+    return LetterFilter(
         stage,
         node,
         source,
@@ -60,7 +60,7 @@ def chosen(
 
 
 def print_list(
-    queue: DeadLetterQueue, choice: Chosen, limit: int | None, *, pending: bool, as_json: bool
+    queue: DeadLetterQueue, wanted: LetterFilter, limit: int | None, *, pending: bool, as_json: bool
 ) -> None:
     """Print dead letters, one per line, each with whether it was replayed.
 
@@ -73,12 +73,12 @@ def print_list(
     """
     seen: Counter[bool] = Counter()
     letters = _letters(queue.read(pending=pending), seen)
-    listed = islice((pair for pair in letters if choice.has(pair[0])), limit)
+    listed = islice((pair for pair in letters if wanted.matches(pair[0])), limit)
     if as_json:
-        for letter, was in listed:
-            typer.echo(json.dumps(plain(letter, was)))
+        for letter, replayed in listed:
+            typer.echo(json.dumps(letter_json(letter, replayed)))
     else:
-        rows = [_row(letter, was) for letter, was in listed]
+        rows = [_row(letter, replayed) for letter, replayed in listed]
         for line in _table(rows):
             typer.echo(line)
         typer.echo(f"{len(rows):,} dead letter{'' if len(rows) == 1 else 's'}")
@@ -95,18 +95,18 @@ def print_list(
 
 def _letters(found: Iterable[tuple[Envelope, bool]], seen: Counter[bool]) -> Iterator[tuple[Envelope, bool]]:
     """Yield the dead letters among records; count them under True, and the other records under False."""
-    for letter, was in found:
+    for letter, replayed in found:
         seen[letter.is_letter] += 1
         if letter.is_letter:
-            yield letter, was
+            yield letter, replayed
 
 
 def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
     """Print all details of a dead letter, and whether it was replayed."""
     if as_json:
-        typer.echo(json.dumps(plain(*found)))
+        typer.echo(json.dumps(letter_json(*found)))
         return
-    letter, was = found
+    letter, replayed = found
     facts = letter.facts
     source = letter.source
     origin = (
@@ -123,13 +123,12 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
         f"failed in    stage {printable(facts.get('stage', '-'))}, node {printable(facts.get('node', '-'))}"
     )
     typer.echo(f"error        {printable(facts['error'])}")
-    typer.echo(f"replayed     {_replays(letter, was) or 'no'}")
+    typer.echo(f"replayed     {_replays(letter, replayed) or 'no'}")
     typer.echo(f"record       {'as it was read' if letter.as_read else 'as it reached the operator'}")
     typer.echo(f"key          {_shown(letter.key)}")
     typer.echo(f"value        {_shown(letter.value)}")
-    for name, value in letter.headers:
-        if not name.startswith((OURS, THEIRS)):
-            typer.echo(f"header       {printable(name)} = {_shown(value)}")
+    for name, value in letter.own_headers:
+        typer.echo(f"header       {printable(name)} = {_shown(value)}")
     for line in facts["traceback"].splitlines():
         typer.echo(f"  {printable(line)}")
 
@@ -164,21 +163,19 @@ def tally_lines(tally: Tally) -> Iterator[str]:
         yield f"  {count:,} left out: {printable(why)}"
 
 
-def plain(letter: Envelope, was: bool) -> dict[str, object]:
+def letter_json(letter: Envelope, replayed: bool) -> dict[str, object]:
     """Return a dead letter as JSON values; bytes that are not UTF-8 are encoded in base64."""
-    facts = letter.facts
-    own = [[name, json_value(value)] for name, value in letter.headers if not name.startswith((OURS, THEIRS))]
     return {
         "partition": letter.topic_partition.partition,
         "offset": letter.offset,
         "timestamp": letter.timestamp,
-        "replayed": was,
+        "replayed": replayed,
         "replays": letter.replays,
         "as_read": letter.as_read,
         "key": json_value(letter.key),
         "value": json_value(letter.value),
-        "headers": own,
-        "error": facts,
+        "headers": [[name, json_value(value)] for name, value in letter.own_headers],
+        "error": letter.facts,
     }
 
 
@@ -191,10 +188,16 @@ def _shown(data: bytes | None) -> str:
         return repr(data)
 
 
-def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
+def _row(letter: Envelope, replayed: bool) -> tuple[str, ...]:
     facts, source = letter.facts, letter.source
     origin = "-" if source is None else f"{source.topic}/{source.partition}@{facts.get('offset', '?')}"
-    cells = [facts.get("stage", "-"), facts.get("node", "-"), origin, _replays(letter, was), facts["error"]]
+    cells = [
+        facts.get("stage", "-"),
+        facts.get("node", "-"),
+        origin,
+        _replays(letter, replayed),
+        facts["error"],
+    ]
     return (
         str(letter.topic_partition.partition),
         str(letter.offset),
@@ -203,9 +206,9 @@ def _row(letter: Envelope, was: bool) -> tuple[str, ...]:
     )
 
 
-def _replays(letter: Envelope, was: bool) -> str:
+def _replays(letter: Envelope, replayed: bool) -> str:
     replays = f"came back {letter.replays}x" if letter.replays else ""
-    return ", ".join(part for part in ("yes" if was else "", replays) if part)
+    return ", ".join(part for part in ("yes" if replayed else "", replays) if part)
 
 
 def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:

@@ -10,9 +10,9 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from millstream.core.model.errors import MillstreamError, SettingsError
+from millstream.core.topology.plan import counted
 from millstream.drivers.kafka.secret_references import with_secrets
 from millstream.edge.cli.doctor.finding import Finding, Findings, Inquiry
 
@@ -32,10 +32,13 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
             Finding("broker", False, "no broker address is configured", "add --bootstrap-servers host:port")
         ]
     problems: list[str] = []
-    settings: dict[str, Any] = {**inquiry.client, "bootstrap.servers": servers, "log_level": 0}
-    settings["error_cb"] = lambda error: problems.append(error.str())
+    own = {
+        "bootstrap.servers": servers,
+        "log_level": 0,
+        "error_cb": lambda error: problems.append(error.str()),
+    }
     try:
-        admin = AdminClient(with_secrets(settings))
+        admin = AdminClient(with_secrets({**inquiry.client, **own}))
         try:
             metadata = admin.list_topics(timeout=inquiry.timeout_s)
         finally:
@@ -82,7 +85,7 @@ def advertised_finding(
 def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str) -> Finding:
     count = partition_counts.get(topic)
     fix = f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
-    detail = "does not exist" if count is None else f"{count} partition{'' if count == 1 else 's'}"
+    detail = "does not exist" if count is None else counted(count, "partition")
     return Finding(f"topic {topic}", count is not None, detail, fix)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,14 +66,13 @@ def examine(
         master: Spark master whose executors are checked; None to skip them.
     """
     console = console or Console()
-    show = _printer(console)
     inquiry, about_settings = inquiry_for(bootstrap_servers, topics)
     inquiry = replace(inquiry, master=master)
-    show(about_settings, True)
+    _print(console, about_settings, required=True)
     failed = [] if about_settings.ok else [about_settings]
     for entry in CHECKS:
         for finding in _listed(entry, inquiry):
-            show(finding, entry.required)
+            _print(console, finding, required=entry.required)
             if entry.required and not finding.ok:
                 failed.append(finding)
     names = ", ".join(finding.name for finding in failed)
@@ -123,14 +121,9 @@ def _listed(entry: DoctorEntry, inquiry: Inquiry) -> list[Finding]:
     return [found] if isinstance(found, Finding) else found
 
 
-def _printer(console: Console) -> Callable[[Finding, bool], None]:
-    def show(finding: Finding, required: bool) -> None:
-        mark, style = (
-            ("ok", "green") if finding.ok else ("problem", "red") if required else ("note", "yellow")
-        )
-        line = Text.assemble((f"{mark:8}", style), (f"{finding.name}: ", "bold"), finding.detail)
-        console.print(line, soft_wrap=True)
-        if not finding.ok:
-            console.print(Text(f"        -> {finding.fix}"), soft_wrap=True)
-
-    return show
+def _print(console: Console, finding: Finding, *, required: bool) -> None:
+    mark, style = ("ok", "green") if finding.ok else ("problem", "red") if required else ("note", "yellow")
+    line = Text.assemble((f"{mark:8}", style), (f"{finding.name}: ", "bold"), finding.detail)
+    console.print(line, soft_wrap=True)
+    if not finding.ok:
+        console.print(Text(f"        -> {finding.fix}"), soft_wrap=True)

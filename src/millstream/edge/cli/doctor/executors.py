@@ -10,13 +10,14 @@ import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from millstream.edge.cli.doctor.finding import Finding, Inquiry
 from millstream.edge.cli.doctor.machine import MINIMUM_DISK, module_of, requirements, satisfies
 from millstream.edge.cli.doctor.probe import Facts, Wanted
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _SAME: Final = ("millstream", "pyspark", "pyarrow")
@@ -106,7 +107,7 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
     ]
 
 
-def _cores(context: Any) -> int:
+def _cores(context: SparkContext) -> int:
     """Wait until no more executors register; return the number of slots.
 
     A barrier stage with more tasks than slots never begins. ``defaultParallelism`` is not suitable, because it is always at least 2.
