@@ -48,7 +48,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class DriverSnapshot:
-    """The state from which a test driver can continue. Created by :meth:`TopologyTestDriver.snapshot`; never changes.
+    """The state from which a test driver can continue; never changes. Created by :meth:`TopologyTestDriver.snapshot`, which has an example.
 
     Attributes:
         application_id: The application's id.

@@ -136,8 +136,24 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 
+        Returns:
+            A table from ``Windowed`` key to aggregate.
+
         Raises:
             TopologyError: As in :meth:`count`.
+
+        Source: ``TimeWindowedKStream.aggregate``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> words = builder.stream("words").group_by_key().windowed_by(ms.TumblingWindows(1000, grace=0))
+            >>> words.aggregate(str, lambda key, word, so_far: so_far + word, store="joined").to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp, word in ((0, "a"), (999, "b"), (1000, "c")):
+            ...     driver.pipe("words", "k", word, timestamp)
+            >>> [(record.key.start, record.value) for record in driver.read("out")]
+            [(0, 'a'), (0, 'ab'), (1000, 'c')]
         """
         value = value or self._grouping.graph.default_value
         return self._aggregated(GroupedAggregation("aggregate", initializer, aggregator, value), store, name)
@@ -223,8 +239,25 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 
+        Returns:
+            A table from ``Windowed`` key to aggregate.
+
         Raises:
             TopologyError: As in :meth:`count`.
+
+        Source: ``SessionWindowedKStream.aggregate``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> words = builder.stream("words").group_by_key().windowed_by(ms.SessionWindows(30, grace=0))
+            >>> joined = words.aggregate(str, lambda key, word, so_far: so_far + word, lambda key, a, b: a + b, store="joined")
+            >>> joined.filter(lambda window, value: value).to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp, word in ((0, "a"), (30, "b"), (61, "c")):
+            ...     driver.pipe("words", "k", word, timestamp)
+            >>> [record.value for record in driver.read("out") if record.value]
+            ['a', 'ab', 'c']
         """
         value = value or self._grouping.graph.default_value
         aggregation = GroupedAggregation("aggregate", initializer, aggregator, value, merger)

@@ -69,10 +69,18 @@ class Windows(ABC):
 
         Returns:
             Pairs of start (inclusive, at least 0) and end (exclusive), ms since the epoch.
+
+        Source: ``Windows.windowsFor``. For an example, see :class:`Windows`.
         """
 
     def end_of(self, start: int) -> int:
-        """Return the end of the window that starts at a time, ms since the epoch.
+        """Return the end of the window that starts at a time.
+
+        Args:
+            start: Start of the window, ms since the epoch.
+
+        Returns:
+            The end, ms since the epoch, exclusive.
 
         Raises:
             TopologyError: If no window starts at that time.
@@ -87,6 +95,9 @@ class Windows(ABC):
 
     def checked(self, timestamp: int) -> list[tuple[int, int]]:
         """Return the checked result of :meth:`windows_for`.
+
+        Args:
+            timestamp: Timestamp of a record, ms since the epoch.
 
         Raises:
             ValueError: If a window does not contain the timestamp, or is longer than ``size``.
@@ -127,5 +138,9 @@ class UnlimitedWindows(Windows):
         self.start_ms = start
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
-        """Return the window if it contains the timestamp."""
+        """Return the window if it contains the timestamp. For an example, see :class:`UnlimitedWindows`.
+
+        Args:
+            timestamp: Timestamp of a record, ms since the epoch.
+        """
         return [(self.start_ms, NO_END)] if timestamp >= self.start_ms else []

@@ -43,6 +43,8 @@ class Expression(ABC):
 
     Comparisons, ``+ - * / // % **``, ``abs`` and ``-`` work as in Python. ``&``, ``|`` and ``~`` are *and*, *or* and *not*; put
     comparisons in parentheses. ``[...]`` accesses a field of a field, or an element of a list.
+
+    Source: Spark's ``Column``; Kafka Streams has no counterpart.
     """
 
     __slots__ = ()
@@ -51,13 +53,26 @@ class Expression(ABC):
     def evaluate(self, value: Any) -> Any:
         """Compute the expression for a value.
 
+        Args:
+            value: The value of a record.
+
+        Returns:
+            The result.
+
         Raises:
             Exception: The exception that Python raises for such a value.
         """
 
     @abstractmethod
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
-        """Compute the expression for many values; raises if the computation fails for one of them."""
+        """Compute the expression for many values; raises if the computation fails for one of them.
+
+        Args:
+            values: The values.
+
+        Returns:
+            One result per value, in order.
+        """
 
     @abstractmethod
     def __repr__(self) -> str:
@@ -77,7 +92,12 @@ class Expression(ABC):
         return _Applied(_is_null, (self,))
 
     def is_not_null(self) -> Expression:
-        """Return an expression that is true if this one is not None."""
+        """Return an expression that is true if this one is not None.
+
+        Example:
+            >>> col("amount").is_not_null()({"amount": None})
+            False
+        """
         return _Applied(_is_not_null, (self,))
 
     def is_in(self, choices: Collection[Any]) -> Expression:
@@ -295,8 +315,13 @@ def struct(*names: str, **fields: Any) -> Expression:
         names: Fields of the value to copy.
         fields: Additional fields, as expressions or constants.
 
+    Returns:
+        An expression whose result is the dict.
+
     Raises:
         TypeError: If there are no fields, or a name is not a str or is repeated.
+
+    Source: Spark's ``functions.struct``.
 
     Example:
         >>> order = struct("user", total=col("price") * col("pieces"), shop="web")

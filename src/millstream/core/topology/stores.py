@@ -125,7 +125,7 @@ class KeyValueSpec(StoreSpec):
         ttl: Time to live: an entry expires this long after its last write, in stream time of the task; ``timedelta`` or ms. None means
             never.
 
-    Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``. ``ttl`` has no counterpart there.
+    Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``. Kafka Streams has no counterpart of ``ttl``.
 
     Example:
         >>> from millstream.core.model import serdes
