@@ -166,5 +166,4 @@ class Folding(ABC, Generic[R, V]):
     @abstractmethod
     def _aggregated(
         self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None
-    ) -> KTable[R, Any]:
-        """Add an aggregation and return its table."""
+    ) -> KTable[R, Any]: ...

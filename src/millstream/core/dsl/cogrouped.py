@@ -43,8 +43,6 @@ class CogroupedInput(NamedTuple):
     """A grouped stream of a cogroup.
 
     Attributes:
-        grouping: The records of the stream.
-        aggregator: Maps key, value and aggregate to the new aggregate.
         unnamed: Whether it needs a repartition that has no name in the program.
     """
 
@@ -73,14 +71,7 @@ class _Cogroup(Generic[K, A]):
     def _add(
         self, store: StoreSpec, make: MakeNode, name: str | None, late: LateConsumer | None = None
     ) -> str:
-        """Add the aggregations and their table, and return the node of the table.
-
-        Args:
-            store: The shared store.
-            make: Creates the node of an input.
-            name: Name of the table's node in the program.
-            late: Called with the stream of the late records of each input.
-        """
+        """Add the aggregations and their table, and return the node of the table."""
         graph = self._graph
         graph.topology.add_store(store)
         first = self._first_unnamed()
@@ -230,8 +221,6 @@ class CogroupedKStream(_Cogroup[K, A]):
 
 
 class _WindowedCogroup(_Cogroup[K, A], Generic[K, A, W]):
-    """Grouped streams with their windows."""
-
     def __init__(self, inputs: tuple[CogroupedInput, ...], windows: W, late: LateConsumer | None) -> None:
         super().__init__(inputs)
         self._windows = windows

@@ -184,10 +184,6 @@ def check_explicit_names(topology: Topology, generated: Collection[str]) -> None
 
     Global tables need no names, because they are filled from their topics whatever their stores are called.
 
-    Args:
-        topology: The topology.
-        generated: The generated names of stores and of internal topics.
-
     Raises:
         TopologyError: If a store or an internal topic has a generated name. The message lists each one, with its operator and the
             argument that sets the name.

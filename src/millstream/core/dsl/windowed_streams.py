@@ -43,8 +43,6 @@ W = TypeVar("W", bound=AnyTimeWindows | SessionWindows)
 
 
 class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
-    """A grouped stream with its windows."""
-
     def __init__(
         self,
         grouping: Grouping,
@@ -75,8 +73,7 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
     def _result_key(self) -> Serde[Windowed[Any]]: ...
 
     @abstractmethod
-    def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
-        """Add the node of an aggregation, with its stores."""
+    def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None: ...
 
 
 @checked_methods

@@ -83,7 +83,6 @@ class Compiled:
         self.contexts.reverse()
 
     def _tapped(self, node: n.Node, call: Call) -> Call:
-        """Wrap the function of a node so that its records are sampled, if the node is tapped."""
         point = self.runtime.taps.get(node.name)
         if point is None or isinstance(node, Border):  # the node in the task's main thread has the tap
             return call
@@ -154,7 +153,6 @@ class Compiled:
         return clocks
 
     def sources_of(self, node: str) -> frozenset[str]:
-        """Return the names of the sources upstream of a node."""
         sources = self._sources_of.get(node)
         if sources is None:
             sources = frozenset(name for name in self.entries if node in self._behind(name))

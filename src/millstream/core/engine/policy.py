@@ -134,7 +134,6 @@ class Retrying:
             )
 
     def __call__(self, context: ErrorContext, error: Exception) -> Decision:
-        """Return the decision for a failed record."""
         return "retry" if isinstance(error, self.on) and context.attempt < self.attempts else self.then
 
 
@@ -246,9 +245,6 @@ def is_fate(answer: object) -> bool:
 
 def check_policy(parameter: str, policy: object) -> None:
     """Check that a value is an error policy.
-
-    Args:
-        parameter: The name of the parameter, for the error message.
 
     Raises:
         SettingsError: If it is not an error policy.

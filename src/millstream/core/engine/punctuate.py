@@ -53,7 +53,6 @@ class Schedule:
         self.cancelled = True
 
     def advance(self, now_ms: int) -> None:
-        """Set the due time to the first grid point after now."""
         missed = max(now_ms - self.due_ms, 0) // self.interval_ms
         self.due_ms += (missed + 1) * self.interval_ms
         self.chosen = False
@@ -84,7 +83,6 @@ class Punctuations:
         self.schedules: list[Schedule] = []
 
     def follow_clock(self, now_ms: int) -> None:
-        """Follow a wall clock that has moved back."""
         for schedule in self.schedules:
             if schedule.kind is PunctuationType.WALL_CLOCK_TIME:
                 schedule.follow_clock(now_ms)
@@ -94,7 +92,6 @@ class Punctuations:
         return min((s.due_ms for s in self.schedules if s.kind is kind and not s.cancelled), default=None)
 
     def first_due(self, kind: PunctuationType, now_ms: int) -> Schedule | None:
-        """Return the schedule with the earliest due time; None if none is due."""
         due = (s for s in self.schedules if s.kind is kind and not s.cancelled and s.due_ms <= now_ms)
         return min(due, key=lambda schedule: schedule.due_ms, default=None)
 

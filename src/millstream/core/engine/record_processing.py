@@ -110,7 +110,6 @@ class Processing:
             self._run_block(self.threads)
 
     def leave_records(self) -> None:
-        """Unset the current record."""
         self._runtime.partition = None
         self._runtime.chunk = None
 
@@ -166,7 +165,6 @@ class Processing:
     # By threads.
 
     def _collect_for_threads(self, threads: Fronts, queue: RecordQueue, end: int) -> None:
-        """Collect a run for the threads. A full block is processed at once."""
         start, chunk = queue.index, queue.chunks[0]
         name = self._sources[queue.partition.topic].name
         queue.taken(end)
@@ -274,7 +272,7 @@ class RangeTime:
         self._pass(end, inclusive=inclusive)
 
     def _first_due(self, end: Order, *, inclusive: bool) -> tuple[Order, DueResults] | None:
-        """Return the first step before the end at which results are due, and these results."""
+        """Return the first step before the end at which results are due."""
         first: tuple[Order, DueResults] | None = None
         for results in self.compiled.due_results:
             due = results.due()

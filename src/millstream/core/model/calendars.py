@@ -1,8 +1,7 @@
 """User-defined windows: days and months of a calendar, shifts, or one window that never ends.
 
-Windows of a fixed size lie on a grid that starts at the epoch. Many useful periods do not: months differ in length, and a day on which
-the clocks change is an hour shorter or longer. Here, a function returns the windows that contain a timestamp. Everything else (grace
-period, late records, window close, stores) works as for windows of a fixed size.
+Windows of a fixed size lie on a grid that starts at the epoch. Months and days on which the clocks change do not. Here, a function
+returns the windows that contain a timestamp. Grace period, late records, window close and stores work as for windows of a fixed size.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Calls: the requests of a topology to external systems, and their limits.
 
-An *asynchronous operator* calls a user function for each record. The call runs outside the task, so a slow call does not block the
-task. The function returns a result, or one of the answers of ``millstream.core.model.answers``. An exception is a failed attempt.
-:class:`Retry` defines which failures are retried, when, and how often.
+An *asynchronous operator* calls a user function for each record, outside the task. The function returns a result, or one of the answers of
+``millstream.core.model.answers``. An exception is a failed attempt.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Expressions: declarative computations on a value, instead of functions.
 
-An expression consists of fields of the value, constants and operators: ``ms.col("amount") > 10``. It can replace any function of a
-value, or of key and value, and behaves like the Python expression that it resembles: a missing field, or a comparison of a string with
-a number, fails in the same way, and the right side of ``&`` and ``|`` is computed only if it decides the result. Unlike a function, an
-expression has no side effects, and the engine knows its structure. The engine can therefore compute it for many values at once
+``ms.col("amount") > 10`` can replace any function of a value, or of key and value. It behaves like the Python expression that it resembles:
+a missing field, or a comparison of a string with a number, fails in the same way, and the right side of ``&`` and ``|`` is computed only
+if it decides the result. An expression has no side effects and a known structure, so the engine can compute it for many values at once
 (``millstream.core.engine.columns``) and show it in ``describe()``.
 """
 
@@ -219,8 +218,6 @@ class _Constant(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Applied(Expression):
-    """A function of other expressions."""
-
     function: Callable[..., Any]
     operands: tuple[Expression, ...]
 
@@ -270,8 +267,6 @@ class _Joined(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Struct(Expression):
-    """A dict of other expressions."""
-
     names: tuple[str, ...]
     fields: tuple[Expression, ...]
 
@@ -388,7 +383,6 @@ _FORMS: Final[dict[Callable[..., Any], str]] = {
 
 
 def _nested(part: Expression) -> str:
-    """Return an operand as text, in parentheses if it contains operators."""
     closed = isinstance(part, (_Field, _Constant, _Struct)) or (
         isinstance(part, _Applied) and (part.function not in _FORMS or _FORMS[part.function][-1] in ")]")
     )

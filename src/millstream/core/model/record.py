@@ -1,6 +1,6 @@
-"""Records.
+"""Records: a key, a value, a timestamp in milliseconds since the epoch, and headers.
 
-A *record* is a key, a value, a timestamp in milliseconds since the epoch, and headers. There are two representations:
+There are two representations:
 
 * :class:`Record`: one record as an object, which processors receive and forward. Immutable, because one record may be forwarded to
   several children.

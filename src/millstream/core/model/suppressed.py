@@ -152,17 +152,11 @@ class Held(NamedTuple):
 
 
 def held(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
-    r"""Create the serde of buffered updates of a table.
+    """Create the serde of buffered updates of a table.
 
     Args:
         key: Serde of the table's keys. Only its name is used, which identifies the format of the store's keys.
         value: Serde of the table's values.
-
-    Example:
-        >>> from millstream.core.model import serdes
-        >>> serde = held(serdes.string, serdes.string)
-        >>> serde.deserialize(serde.serialize(Held("b", None, 7, (("h", b"x"),))))
-        Held(new='b', old=None, timestamp=7, headers=(('h', b'x'),))
     """
     parts = _Held(value.serialize, value.deserialize)
     return Serde(f"held({key.name}, {value.name})", parts.write, parts.read, value.immutable, (Held,))
@@ -205,7 +199,6 @@ def _length(part: bytes | None) -> int:
 
 
 def _cut(data: bytes, position: int, lengths: Any) -> tuple[list[bytes | None], int]:
-    """Return the parts with these lengths, and the position after them."""
     parts: list[bytes | None] = []
     for length in lengths:
         parts.append(None if length < 0 else data[position : position + length])

@@ -4,8 +4,8 @@ A *window* of a fixed size contains the records with ``start <= timestamp < star
 epoch: each starts at a multiple of the *advance*. Tumbling windows are adjacent (the advance equals the size); hopping windows overlap.
 
 The *grace period* is how long a window waits for out-of-order records: the window closes once the stream time of its operator has reached
-``end + grace``. A record that arrives later is *late* and is dropped from that window. The grace period has no default, because any
-default would silently be wrong for some applications: a short one loses data, a long one delays results and keeps state alive.
+``end + grace``. A record that arrives later is *late* and is dropped from that window. The grace period has no default: a short one loses
+data, a long one delays results and keeps state alive.
 """
 
 from __future__ import annotations

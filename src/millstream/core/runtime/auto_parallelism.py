@@ -77,29 +77,17 @@ class AutoParallelism:
 
 @dataclass(frozen=True)
 class WorkersChange:
-    """A new number of workers, and the reason for it."""
-
     workers: int
     reason: str
 
 
 def most_workers(ranges: int, cores: int) -> int:
-    """Return the maximum number of workers: a power of two, at most the number of key ranges and of cores.
-
-    Example:
-        >>> [most_workers(16, cores) for cores in (1, 2, 6, 64)]
-        [1, 2, 4, 16]
-    """
+    """Return the maximum number of workers: a power of two, at most the number of key ranges and of cores."""
     return 1 << (max(min(ranges, cores), 1).bit_length() - 1)
 
 
 def allowed(most: int) -> list[int]:
-    """Return the allowed numbers of workers.
-
-    Example:
-        >>> allowed(8)
-        [1, 2, 4, 8]
-    """
+    """Return the allowed numbers of workers."""
     return [1 << power for power in range(most.bit_length())]
 
 

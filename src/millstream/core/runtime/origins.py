@@ -2,12 +2,11 @@
 
 An unfinished record of an asynchronous operator holds back the committed offset of its partition. After Spark's shuffle, its partition
 belongs to the repartition, which no consumer group commits. The offset of the record there therefore encodes the micro-batch in which it
-was read (:func:`first_offset`). The record keeps this offset until it is finished: across restarts, moves to other tasks, and from one
-operator to the next. The plans record the positions at which each micro-batch *began* in the topics before the shuffle. These topics are
-never committed beyond the beginning of the oldest micro-batch with an unfinished record.
+was read (:func:`first_offset`), until the record is finished. The plans record the positions at which each micro-batch *began* in the
+topics before the shuffle. These topics are never committed beyond the beginning of the oldest micro-batch with an unfinished record.
 
-The committed offset may lag by the size of a micro-batch, but never passes an unfinished record. Tracking the exact offset of each
-record was rejected: before the shuffle, one record may become many different ones, and each would have to carry the offset.
+Rejected: to track the exact offset of each record. Before the shuffle, one record may become many different ones, and each would have to
+carry the offset.
 """
 
 from __future__ import annotations

@@ -88,9 +88,6 @@ class Grouping:
     """Grouped records, with the repartition before their aggregations. It is added once, for the first aggregation.
 
     Args:
-        graph: The graph.
-        node: The node of the records.
-        serdes: Serdes of the keys and values.
         name: Name of the grouping in the program.
         rekeyed: Whether the records must be repartitioned.
         changes: Whether the records are changes of a table.

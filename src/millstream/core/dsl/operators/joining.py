@@ -233,7 +233,6 @@ def _stream_join_names(
 
 
 def _side_nodes(graph: Graph, kind: JoinKind, name: str | None) -> tuple[str, str]:
-    """Return the names of the nodes of both sides of a stream-stream join."""
     graph.name("KSTREAM-WINDOWED")  # Kafka Streams has separate nodes that write to the window stores
     graph.name("KSTREAM-WINDOWED")
     this = "outer-this" if kind == "outer" else "this"
@@ -263,15 +262,7 @@ def _partitioned_by_key(
     key: Serde[Any] | None,
     value: Serde[Any] | None,
 ) -> str:
-    """Return a node whose records are in the partitions of their keys, adding a repartition if necessary.
-
-    Args:
-        stream: The stream.
-        topic: Name of the repartition; None generates one.
-        path: Path for a generated name.
-        key: Serde of the keys.
-        value: Serde of the values.
-    """
+    """Return a node whose records are in the partitions of their keys, adding a repartition if necessary."""
     if not stream._rekeyed:
         return stream._node
     graph, serdes = stream._graph, stream._serdes(key, value)

@@ -95,7 +95,6 @@ class Folded:
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
     def entries(self) -> list[Entry]:
-        """Return the new entry of each key that has a result, by number."""
         last = dict(zip(self.numbers, range(len(self.results)))).values()  # in the order of the numbers
         return list(
             zip(map(self.results.__getitem__, last), map(self.timestamps.__getitem__, last), strict=True)

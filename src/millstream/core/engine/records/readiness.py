@@ -82,12 +82,7 @@ class Waiting:
     since_ms: int
 
     def line(self) -> str:
-        """Return the reason as text for the log.
-
-        Example:
-            >>> Waiting(TopicPartition("rates", 3), "lag", 0).line()
-            'waits for rates-3, which is empty here and has more records on the broker'
-        """
+        """Return the reason as text for the log."""
         return f"waits for {self.partition}, which {_MEANING[self.reason]}"
 
 
