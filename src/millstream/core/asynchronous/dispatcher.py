@@ -95,7 +95,6 @@ class Dispatcher:
             self._admit(call, now_ms)
 
     def start(self, now_ms: int) -> list[Start]:
-        """Start the calls that may begin now, and return them."""
         queue = self._run_queue
         self._release(now_ms)
         for waiting in self._endpoints.take_tries(now_ms):

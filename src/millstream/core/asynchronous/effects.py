@@ -181,7 +181,6 @@ class Performing:
         self._function = self.__wrapped__ = function
 
     def __call__(self, started: Started) -> Any:
-        """Return the effects, or an awaitable of them."""
         context = CallContext(started)
         record = Record(started.key, started.value, started.timestamp, started.headers)
         return _finished(self._function(record, context), lambda result: _answer(result, context))
@@ -189,9 +188,6 @@ class Performing:
 
 class Acting:
     """Calls the function of ``foreach_async`` for a batch; expands a result of None to one None per record.
-
-    The function of a batch returns one answer per record. A function that is called only for its external effect, such as inserting
-    rows, naturally returns None: all records are done.
 
     Args:
         function: A plain or coroutine function ``(keys, values) -> None``; it may also return a list of answers.
@@ -205,7 +201,6 @@ class Acting:
         self._function = self.__wrapped__ = function
 
     def __call__(self, keys: list[Any], values: list[Any]) -> Any:
-        """Return the answers, or an awaitable of them."""
         return _finished(self._function(keys, values), lambda result: _each(result, len(keys)))
 
 

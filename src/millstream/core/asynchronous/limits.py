@@ -21,9 +21,6 @@ class RateLimit:
         calls: How many calls may begin in one period.
         per_ms: The length of a period.
 
-    Example:
-        >>> rate = RateLimit(2, 1000)
-        >>> [rate.take(0), rate.take(400), rate.take(500), rate.next_ms(500)]
         [True, True, False, 1000]
     """
 

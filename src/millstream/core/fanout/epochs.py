@@ -104,7 +104,6 @@ class History:
 
     @classmethod
     def new(cls, primary: TopicPartition) -> History:
-        """Return the history of a partition that was never split."""
         return cls(primary, (Epoch(0, 0, (Stretch(primary, KeyRange(0, 1), 0, None, 0),)),))
 
     @property

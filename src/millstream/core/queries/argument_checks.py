@@ -19,14 +19,6 @@ def check(question: Question, spec: StoreSpec) -> None:
 
     Raises:
         QueryError: If something does not fit. The error names the store, the method, the argument and what is expected.
-
-    Example:
-        >>> from millstream.core.model import serdes
-        >>> from millstream.core.topology.stores import key_value
-        >>> check(Question("counts", "get"), key_value("counts", serdes.string, serdes.int64))
-        Traceback (most recent call last):
-        ...
-        millstream.core.model.errors.QueryError: get() of store 'counts' takes (key), but got no arguments
     """
     method, arguments = method_of(question.method, spec), question.arguments
     keys = len(method.keys)
@@ -54,7 +46,6 @@ def key_of(question: Question, spec: StoreSpec) -> bytes:
 
 
 def unexpected(question: Question, argument: str, expected: str, given: Any) -> QueryError:
-    """Return the error for an argument."""
     shown = repr(given)
     shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[: _LONGEST_SHOWN - 3]}..."
     return QueryError(

@@ -37,5 +37,4 @@ class CopyReader(Protocol):
     def release(self) -> None:
         """Release the view, because another state has been committed."""
 
-    def close(self) -> None:
-        """Release all resources."""
+    def close(self) -> None: ...

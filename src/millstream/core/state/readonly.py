@@ -38,15 +38,12 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
         self._refuse("put")
 
     def put_if_absent(self, key: K, value: V) -> NoReturn:
-        """Raise an error; see :meth:`put`."""
         self._refuse("put_if_absent")
 
     def put_all(self, entries: Iterable[tuple[K, V | None]]) -> NoReturn:
-        """Raise an error; see :meth:`put`."""
         self._refuse("put_all")
 
     def delete(self, key: K) -> NoReturn:
-        """Raise an error; see :meth:`put`."""
         self._refuse("delete")
 
     def _refuse(self, method: str) -> NoReturn:

@@ -173,11 +173,9 @@ class SessionStore(Generic[K, V]):
         self._slices.observe(time)
 
     def drain(self) -> Drained:
-        """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
     def memory(self) -> Memory:
-        """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
 
     def _keep(self, stored: bytes, end: int, kept: Any) -> None:

@@ -208,11 +208,9 @@ class WindowStore(Generic[K, V]):
         return self._layout.many_stored(keys, start)
 
     def drain(self) -> Drained:
-        """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
     def memory(self) -> Memory:
-        """Return the data to persist besides the content; see ``Store``."""
         return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
 
     def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:

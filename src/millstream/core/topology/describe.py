@@ -184,7 +184,6 @@ def topics_of(parts: tuple[Part, ...]) -> tuple[str, ...]:
 
 
 def lines_of(parts: tuple[Part, ...]) -> Iterator[Line]:
-    """Return the lines between nodes, stores and topics."""
     for part in parts:
         for shape in part.shapes:
             node = ("node", shape.name)

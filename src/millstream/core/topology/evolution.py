@@ -158,12 +158,10 @@ class Lineage:
     routing: Routing = field(default_factory=Routing)
 
     def gone_tasks(self) -> list[TaskId]:
-        """Return the tasks of all parts whose sub-topology has been removed."""
         return _tasks([number for number, part in self.parts.items() if not part.topics], self.parts)
 
 
 def parts_from_json(data: Mapping[str, Any]) -> dict[int, ComparedPart]:
-    """Decode the parts from the result of :meth:`Remembered.to_json`."""
     return {
         int(n): ComparedPart(tuple(topics), tuple(stores), tasks)
         for n, (topics, stores, tasks) in data.items()

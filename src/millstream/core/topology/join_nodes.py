@@ -41,7 +41,6 @@ class JoinsByKind:
 
     @property
     def joins_null_keys(self) -> bool:
-        """Whether records without a key have results."""
         return self.kind != "inner"
 
 

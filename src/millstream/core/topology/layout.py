@@ -95,7 +95,6 @@ def tasks_of_group(sub: SubTopology, group: int) -> tuple[TaskId, ...]:
 
 
 def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
-    """Return the error for source topics that the broker does not have."""
     names = ", ".join(repr(topic) for topic in topics)
     return TopicNotFoundError(
         f"the topology reads topics that do not exist on the broker: {names}. Source topics are never created "
@@ -153,7 +152,6 @@ def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
 
 
 def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:
-    """Return the sources whose records reach each store of a sub-topology."""
     reach: dict[str, dict[str, Source]] = {}
     per_store: dict[str, dict[str, Source]] = {}
     for node in sub.nodes.values():

@@ -58,7 +58,6 @@ class SubTopology:
 
     @cached_property
     def changelogs(self) -> tuple[str, ...]:
-        """The names of its stores that have changelog topics."""
         return tuple(name for name, store in self.stores.items() if store.changelog == "kafka")
 
     def key_range(self, task: TaskId) -> KeyRange | None:
@@ -128,7 +127,6 @@ class Plan:
 
     @cached_property
     def is_divided(self) -> bool:
-        """Whether partitions are divided into key ranges."""
         return any(sub.ranges > 1 for sub in self.subtopologies)
 
     @cached_property
@@ -228,7 +226,6 @@ class Plan:
 
 
 def plan_text(plan: Plan) -> str:
-    """Describe what an application will read, keep and write, as text."""
     return "\n".join([f"Application {plan.application_id}", *plan_lines(plan, {})])
 
 

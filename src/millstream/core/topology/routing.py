@@ -112,7 +112,6 @@ class Routing:
 
 
 def routing_of(plan: Plan, layout: Layout) -> Routing:
-    """Return how records reach the tasks of a plan."""
     in_tasks = [sub for sub in plan.subtopologies if not plan.runs_before_shuffle(sub)]
     partitioners = {
         node.topic: node.partitioner

@@ -107,7 +107,6 @@ class StoreSpec:
         return f"{kind} {self.key.name} -> {self.value.name}"
 
     def _in_millis(self, option: str, least: int, why: str = "") -> None:
-        """Convert an option to milliseconds and check its minimum."""
         value = millis(getattr(self, option))
         if value < least:
             raise TopologyError(

@@ -28,12 +28,7 @@ _DIGITS = tuple(map(str, range(1024)))
 
 
 def encode(changes: Sequence[StoreChange]) -> bytes:
-    """Encode changes, at most one per key, as a segment.
-
-    Example:
-        >>> decode(encode([(b"a", b"1"), (b"b", None)]), "example")
-        [(b'a', b'1'), (b'b', None)]
-    """
+    """Encode changes, at most one per key, as a segment."""
     ordered = sorted(changes, key=_KEY)
     keys = [key for key, _ in ordered]
     values = [value for _, value in ordered]

@@ -148,7 +148,6 @@ class _Walk:
 
 
 def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
-    """Return the nodes whose updates may be cached."""
     return tuple(
         node for node in sub.nodes.values() if isinstance(node, n.Materialised) and _is_cached(node, sub)
     )
