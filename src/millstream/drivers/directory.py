@@ -202,12 +202,7 @@ def on_its_way(held: Version | None, version: Version) -> Version:
 
 
 def version_to_bytes(version: Version) -> bytes:
-    """Encode a version for a copy's own files.
-
-    Example:
-        >>> version_from_bytes(version_to_bytes(Version(7, "ab", "cd")))
-        Version(number=7, token='ab', toward='cd')
-    """
+    """Encode a version for a copy's own files."""
     return f"{version.number} {version.token} {version.toward}".encode()
 
 

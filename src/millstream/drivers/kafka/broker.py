@@ -75,11 +75,7 @@ class Broker:
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
     def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the id and the number of partitions of each existing topic.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the id and the number of partitions of each existing topic."""
         wanted = list(topics)
         if not wanted:
             return {}
@@ -192,31 +188,16 @@ class Broker:
         return [group.group_id for group in groups.valid]
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """Return the first offset of a record at or after a time. Partitions without such a record are omitted."""
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
-        """Return the first readable record at or after a time for each partition, in one round trip.
-
-        Args:
-            times: Time by partition, in ms since the epoch.
-
-        Returns:
-            Offset and timestamp of the records. Partitions without such a record are omitted.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
         return self._records(
             {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times.items()}
         )
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
         """Return the record with the largest timestamp in each partition, in one round trip (KIP-734).
-
-        Returns:
-            Offset and timestamp of the records. Empty partitions are omitted.
 
         Raises:
             BrokerUnavailableError: If no broker answers in time.
@@ -242,23 +223,18 @@ class Broker:
         return {partition: future.result() for partition, future in futures.items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the first existing offset of each partition."""
         return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last readable record of each partition."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=self.read_committed)
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last record of each partition, including records of open transactions."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's committed offsets. Partitions without one are omitted."""
         return _by_topic(self.committed(partitions))
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's positions: its committed offsets, or later positions that it has reached."""
         committed = self.committed(partitions)
         for partition in committed:
             if (metadata := partition.metadata or "").startswith(_TAKEN):
@@ -266,7 +242,6 @@ class Broker:
         return _by_topic(committed)
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offsets that a reset has committed for the next start. Empty if the group has committed since."""
         committed = self.committed(partitions)
         return _by_topic(committed) if all(partition.metadata == RESET for partition in committed) else {}
 

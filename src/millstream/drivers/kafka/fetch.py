@@ -85,11 +85,6 @@ class KafkaFetcher:
         check(Consumer, self._complete_settings())
 
     def connect(self) -> None:
-        """Connect the consumer of this process.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers.
-        """
         try:
             self._consumer().list_topics(timeout=_CONNECT_S)
         except KafkaException as error:

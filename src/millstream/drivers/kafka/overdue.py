@@ -26,10 +26,6 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
 
     Raises:
         Overdue: If it has not returned in time.
-
-    Example:
-        >>> within(10, lambda: 6 * 7)
-        42
     """
     outcome: Future[Answer] = Future()
     threading.Thread(target=_fill, args=(outcome, call), name="millstream-kafka-call", daemon=True).start()
@@ -66,7 +62,6 @@ class Stopwatch:
 
     @property
     def passed_s(self) -> float:
-        """Time from the start to the last activity, in seconds."""
         return self._looked_s - self._begun_s
 
 

@@ -51,20 +51,12 @@ class KafkaTransactions(TransactionSpec):
         return Transaction(self, partition)
 
     def check(self) -> None:
-        """Check the settings without connecting.
-
-        Raises:
-            SettingsError: If librdkafka does not accept a setting.
-        """
         check(FailingProducer, self.producer_settings(0))
 
     def end_open(self, partitions: int) -> None:
         """End the transactions that an earlier run has left open, instead of waiting until they time out.
 
         While a transaction is open, the committed offsets are unknown.
-
-        Args:
-            partitions: Number of Spark partitions of the earlier run.
 
         Raises:
             BrokerUnavailableError: If no broker answers for ``patience_s``.

@@ -60,7 +60,6 @@ def _file_pages() -> int:
 
 
 def _mappings() -> list[tuple[int, int]]:
-    """Return the address ranges of mapped LMDB data files."""
     ranges = []
     with open(_MAPS) as file:
         for line in file:

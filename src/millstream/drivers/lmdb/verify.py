@@ -258,7 +258,6 @@ class _PageWalk:
 
 
 def _positions(page: bytes) -> tuple[int, ...]:
-    """Return the positions of the entries of a page, in key order."""
     lower = _PAGE.unpack_from(page)[3]
     return struct.unpack_from(f"<{max(lower - _HEAD, 0) // 2}H", page, _HEAD)
 

@@ -39,11 +39,9 @@ class RemoteCopy:
         version, token = answered(self._ask(request))
         return Manifest(version, (token,))
 
-    def release(self) -> None:
-        """Do nothing."""
+    def release(self) -> None: ...
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -49,15 +49,12 @@ class Request(NamedTuple):
 
 
 class _Copies:
-    """The requested copies."""
-
     def __init__(self, open_reader: OpenReader) -> None:
         self._open_reader = open_reader
         self._readers: dict[tuple[str, str], CopyReader] = {}
         self._used: set[tuple[str, str]] = set()
 
     def answer(self, request: Request) -> tuple[str, Any]:
-        """Return the outcome of a request, and its result or error."""
         copy = request.task, request.engine
         self._used.add(copy)
         try:

@@ -100,7 +100,6 @@ class WorkerLogs:
 
     @classmethod
     def here(cls) -> WorkerLogs:
-        """Return the program's logging configuration, read in this process."""
         known = logging.getLogger().manager.loggerDict.items()
         set_here = [
             (name, logger.level)

@@ -128,13 +128,11 @@ class SourceSpec:
 
     @staticmethod
     def planning(option: str) -> SourceSpec:
-        """Decode the planner's part of an option."""
         spec: SourceSpec
         spec, topology = in_driver(option)
         return replace(spec, topology=from_outline(topology))
 
     @staticmethod
     def reading(option: str) -> SourceSpec:
-        """Decode the readers' part of an option."""
         spec: SourceSpec = in_executor(option)
         return spec

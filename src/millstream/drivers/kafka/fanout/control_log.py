@@ -128,7 +128,6 @@ class ControlLog:
 
 
 def connection(settings: ClientSettings) -> ClientSettings:
-    """Return the settings of the connection: brokers and credentials."""
     return {name: value for name, value in settings.items() if name.startswith(CONNECTION)}
 
 

@@ -43,12 +43,10 @@ class Coordinator:
         self._partitions = self._log.partitions
 
     def states(self) -> dict[int, PartitionState]:
-        """Return the current states of all partitions that have ever been changed."""
         self._log.barrier()
         return self._log.ledger.states()
 
     def members(self) -> set[str]:
-        """Return the sessions of producers, as of the last read of the control topic."""
         return set(self._log.ledger.members)
 
     def change(self, partition: int, ranges: int) -> PartitionState:

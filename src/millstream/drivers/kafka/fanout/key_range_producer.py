@@ -284,7 +284,6 @@ class KeyRangeProducer:
         ledger.members[name] = answers
 
     def _taken(self) -> list[tuple[TopicPartition, Outgoing]]:
-        """Take the records of the next transaction, with their target logs."""
         held = self._log.ledger.held()
         batch: list[tuple[TopicPartition, Outgoing]] = []
         with self._change:

@@ -34,17 +34,14 @@ class Files(Protocol):
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory of the checkpoint, or none if the directory does not exist."""
 
-    def read(self, path: str) -> str:
-        """Return the text of a file."""
+    def read(self, path: str) -> str: ...
 
-    def exists(self) -> bool:
-        """Return whether the checkpoint exists."""
+    def exists(self) -> bool: ...
 
     def local(self, path: str) -> Path | None:
         """Return the path of a file on a local disk, or None if the checkpoint is elsewhere."""
 
-    def delete(self) -> None:
-        """Delete the whole checkpoint."""
+    def delete(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -196,9 +193,6 @@ def numbers(names: list[str]) -> list[int]:
 def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     """Read a file of the offset log.
 
-    Args:
-        batch: The number of the micro-batch, for the error.
-
     Returns:
         The number of shuffle partitions, and the planner's offset.
 
@@ -261,11 +255,10 @@ def remove_abandoned(files: LocalFiles) -> list[str]:
     """Remove the state of an incomplete micro-batch from a checkpoint on a local disk.
 
     ``FileSystemBasedCheckpointFileManager``, which writes checkpoints on local disks, does not replace an existing file: it silently
-    discards what a second attempt writes under the same name. The query continues with the second attempt's state in memory, while
-    the files contain the first attempt's state. The two agree if every attempt computes the same. Results of asynchronous operators, among
-    other causes, can differ. The next start would then apply changes of one attempt to the state of another. A start therefore removes the
-    files of the first attempt, and this file manager is used only for queries with one attempt per Spark task. Other file systems use
-    Spark's default manager, which replaces files.
+    discards what a second attempt writes under the same name. If the attempts computed different state, as results of asynchronous
+    operators can cause, the next start would apply changes of one attempt to the state of another. A start therefore removes the files of the first
+    attempt, and this file manager is used only for queries with one attempt per Spark task. Other file systems use Spark's default manager,
+    which replaces files.
 
     Args:
         files: The checkpoint. No query may be running on it.

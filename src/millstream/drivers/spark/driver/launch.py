@@ -134,7 +134,6 @@ def _temporary_files() -> str:
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables and restore them afterwards."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

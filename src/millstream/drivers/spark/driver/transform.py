@@ -58,10 +58,6 @@ def transform(
 ) -> DataFrame:
     """Run a topology over streaming DataFrames.
 
-    Args:
-        inputs: A DataFrame with the columns of Spark's Kafka source, for each topic of the topology.
-        py_modules: Modules to send to Python workers. None means those that are needed.
-
     Returns:
         A streaming DataFrame with the columns of :data:`RESULT_ROWS`.
 

@@ -132,12 +132,6 @@ def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
 
     Args:
         chosen: Names of settings that the user has set.
-
-    Example:
-        >>> lacking({"spark.master": "yarn", **SESSION_CONF})
-        []
-        >>> lacking({"spark.master": "yarn", **SESSION_CONF, "spark.python.daemon.module": "pyspark.daemon"})
-        ['spark.python.daemon.module=millstream.edge.daemon: without it each new Python worker imports everything itself, 0.7 s of a core']
     """
     local = is_local(conf.get("spark.master", ""))
     return [

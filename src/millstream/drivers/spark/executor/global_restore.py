@@ -58,7 +58,6 @@ class GlobalRestoreCounts:
     notices: list[str] = field(default_factory=list)
 
     def add(self, task: TaskId, outcome: Outcome) -> None:
-        """Add the dropped records and notices of a global task's step."""
         for reason, count in outcome.metrics.dropped.items():
             self.dropped[str(task), reason] += count
         self.notices = [*self.notices, *outcome.notices][:_MAX_NOTICES]
@@ -212,7 +211,6 @@ class GlobalRestore:
     def _applied(
         self, reached: CopyProgress, chunks: list[_Chunk], counts: GlobalRestoreCounts
     ) -> CopyProgress:
-        """Process records, write the changes and return the progress."""
         try:
             task = global_task(
                 self._part.part,

@@ -92,7 +92,6 @@ class GlobalStores:
         self._opened_copies.close()
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store of the views. A missing byte store is empty."""
         return self._views[store_of(name)].open(name)
 
     def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
@@ -120,7 +119,6 @@ class GlobalStores:
 
 
 def _remove_unused(directory: Path, engine: str) -> None:
-    """Remove the copies of a store in other engines."""
     for name in os.listdir(directory):
         if name not in (engine, _LOCK):
             shutil.rmtree(directory / name, ignore_errors=True)
@@ -155,7 +153,6 @@ class HostLock:
             ) from error
 
     def release(self) -> None:
-        """Release the lock. Releasing it twice is harmless."""
         if self._file is not None:
             # Explicitly, because a child that a user's function has forked keeps the file open.
             with suppress(OSError):

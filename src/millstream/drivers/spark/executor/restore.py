@@ -66,9 +66,6 @@ class Restore:
     def bring_up(self, manifest: Manifest, copy: LocalCopy) -> int:
         """Bring a local copy up to the committed manifest.
 
-        Args:
-            manifest: The manifest, restricted to the stores of the copy.
-
         Returns:
             The number of changes fetched from the log.
 
@@ -171,7 +168,6 @@ def _bounds(sample: list[StoreChange], parts: int) -> list[bytes]:
 
 
 def _memory(records: list[StoreChange]) -> int:
-    """Return the approximate memory of records in transit, in bytes."""
     return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
 
 

@@ -198,7 +198,6 @@ class TaskRun:
         return {store: self._spec.copies.engines[store] for store in sub.stores}
 
     def _stored(self) -> bytes | None:
-        """Return the stored manifest, or None before the first micro-batch of the task."""
         stored = self._head.get()
         return None if stored is None else bytes(stored[0])
 
@@ -378,7 +377,6 @@ class TaskRun:
         return outcome
 
     def _inform(self, task: Task) -> None:
-        """Pass the input facts to a task with several inputs that were planned together."""
         inputs, message = self._spec.inputs.get(self._id), self._message(wire.INPUTS, TaskInput.decode)
         if inputs is None:
             return
