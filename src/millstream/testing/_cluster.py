@@ -98,7 +98,6 @@ class Cluster:
         }
 
     def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
-        """Run a Java class of Kafka and wait until it ends; see :meth:`Broker.run_main`."""
         return self._brokers[0].run_main(main, arguments, stdin=stdin)
 
     def _chosen(self, broker: int | None) -> Sequence[Broker]:

@@ -108,7 +108,6 @@ class DriverRunner:
 
     @property
     def waits(self) -> bool:
-        """Whether tasks wait for empty inputs."""
         return self.settings.max_task_idle_ms is not None
 
     # TopicLogs.

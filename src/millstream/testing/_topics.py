@@ -40,7 +40,6 @@ class TopicLogs:
         """The next offset of each partition."""
 
     def hold(self, topic: str) -> None:
-        """Withhold the records of a topic from now on."""
         self._withheld.setdefault(topic, [])
 
     def is_withheld(self, topic: str) -> bool:

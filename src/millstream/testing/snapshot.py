@@ -89,13 +89,7 @@ def stores_with(content: Content) -> MemoryStores:
 
 
 def remembered(plan: Plan, layout: Layout, before: Remembered) -> Remembered:
-    """Return the data about a running topology that a checkpoint stores.
-
-    Args:
-        plan: The topology, split into sub-topologies.
-        layout: The tasks of the plan.
-        before: The data from which it continued.
-    """
+    """Return the data about a running topology that a checkpoint stores."""
     return Remembered(
         plan.store_fingerprints(),
         {topic: layout.partitions[topic] for topic in plan.internal_topics},
@@ -109,12 +103,6 @@ def fitted(
     plan: Plan, topics: TopicLogs, snapshot: DriverSnapshot, renamed_stores: Mapping[str, str]
 ) -> tuple[Plan, Layout, dict[TaskId, TaskState]]:
     """Fit a topology to a snapshot.
-
-    Args:
-        plan: The topology, split into sub-topologies.
-        topics: The topics.
-        snapshot: The snapshot from which to continue.
-        renamed_stores: New name by old name of a store.
 
     Returns:
         The plan with the sub-topology numbers of the snapshot, its layout, and the state from which each task continues.

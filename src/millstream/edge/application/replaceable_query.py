@@ -171,7 +171,6 @@ class ReplaceableQuery:
         return count if batch == self.newest_batch else 0
 
     def _processing(self) -> StreamingQuery | None:
-        """Return the query if the application processes records, else None."""
         return self.current if self._state.now in PROCESSING else None
 
     def _start(self) -> None:

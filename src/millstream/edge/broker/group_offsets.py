@@ -1,11 +1,9 @@
 """Group offsets: the progress of an application, committed to Kafka for tools that show the lag of its group.
 
 Under at least once, Spark's checkpoint determines where the application continues, and the group's offsets are committed just before the
-checkpoint is written. A crash between the two repeats the micro-batch. The repetition may finish fewer records, because it repeats calls
-whose results were lost with their async worker. The group's offsets do not go back then: the results were sent, so a record that was
-finished once stays finished for external tools.
-
-Only the first micro-batch of a query can be such a repetition. An application that has lost its checkpoint starts over, with new offsets.
+checkpoint is written. After a crash between the two, the first micro-batch of the next query is a repetition. It may finish fewer records,
+because it repeats calls whose results were lost with their async worker. The group's offsets do not go back then, because the results were
+sent. An application that has lost its checkpoint starts over, with new offsets.
 """
 
 from __future__ import annotations

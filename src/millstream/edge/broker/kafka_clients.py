@@ -89,7 +89,6 @@ class Clients:
         return {topic: most for topic, most in found.items() if most < self.most_bytes()}
 
     def transactions(self, run: str = "") -> KafkaTransactions:
-        """Return the transactional sender of a run."""
         settings = self.settings
         producer = settings.client("producer", self.application_id)
         consumer, patience_s = (
@@ -101,7 +100,6 @@ class Clients:
         )
 
     def election(self) -> Election:
-        """Take part in the election of the application's driver."""
         consumer = self.settings.client("consumer", self.application_id)
         return Election(consumer, self.broker(), self.application_id, self.settings.replication_factor)
 

@@ -103,7 +103,6 @@ class TopicPreparation:
         return empty
 
     def _filled_changelogs(self, plan: Plan, existing: Mapping[str, int]) -> set[str]:
-        """Return the changelog topics that have records."""
         topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
         begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
         return {topic for topic in topics if begin[topic] != end[topic]}

@@ -105,7 +105,6 @@ class Continuity:
         return replace(self, remembered=replace(self.remembered, internal=internal, routing=routing))
 
     def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
-        """Return the lineage that the next micro-batches write to the checkpoint."""
         ids = {topic: fact.id for topic, fact in facts.items() if fact.id}
         return Lineage(
             parts_of(self.plan, layout, self.remembered.parts),

@@ -35,12 +35,7 @@ def application_of(target: str, application_id: str | None, given: Mapping[str, 
 
 
 def name_of(target: str) -> str:
-    """Return the default application id of a target: the name of its module.
-
-    Example:
-        >>> name_of("examples.word_count:topology")
-        'word-count'
-    """
+    """Return the default application id of a target: the name of its module."""
     return target.partition(":")[0].rpartition(".")[2].replace("_", "-")
 
 

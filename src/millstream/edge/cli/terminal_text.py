@@ -8,12 +8,7 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    r"""Return text with unprintable characters escaped.
-
-    Example:
-        >>> printable("größer" + chr(27) + "[31m")
-        'größer\\x1b[31m'
-    """
+    """Return text with unprintable characters escaped."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 

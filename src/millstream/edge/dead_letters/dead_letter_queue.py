@@ -155,7 +155,6 @@ class DeadLetterQueue:
         )
 
     def tally(self, request: ReplayRequest) -> Tally:
-        """Return what a replay would do now."""
         tally = Tally()
         guard = self._guard(request)
         for number, done in sorted(self.replayed().items()):

@@ -8,12 +8,7 @@ from typing import Any
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table.
-
-    Example:
-        >>> table_html(["key"], [["<a>"]])
-        '<table><thead><tr><th>key</th></tr></thead><tbody><tr><td>&lt;a&gt;</td></tr></tbody></table>'
-    """
+    """Return a table."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(f'<td>{escape(_text(value))}</td>' for value in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -36,7 +36,6 @@ class Observed:
         self._application = ""
 
     def observations(self, metric: Metric) -> Iterable[Observation]:
-        """Yield the values of a metric with their labels."""
         if self._clock() - self._read_s > _FRESH_S:
             view = self._look()
             self._application, self._numbers, self._read_s = (

@@ -30,7 +30,6 @@ class Program:
     renamed_stores: Mapping[str, str]
 
     def matching(self, settings: Settings, existing: Collection[str]) -> Plan:
-        """Return the plan with the existing topics that match its patterns."""
         if not self.plan.has_patterns:
             return self.plan
         return planned(self.topology, self.plan.application_id, settings, existing)

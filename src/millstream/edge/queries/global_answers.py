@@ -67,7 +67,6 @@ class GlobalAnswers:
 
 
 def readers_of(store: str, plan: Plan) -> frozenset[int]:
-    """Return the sub-topologies whose tasks may read a global store."""
     return frozenset(sub.id for sub in plan.subtopologies if store in sub.global_stores)
 
 

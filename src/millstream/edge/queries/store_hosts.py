@@ -54,7 +54,6 @@ class StoreHosts:
         self._closed = False
 
     def reader(self, host: str, task: str, engine: str) -> CopyReader:
-        """Return the reader of a task's local copy on another host."""
         return RemoteCopy(partial(self._ask, host), task, engine)
 
     def close(self) -> None:

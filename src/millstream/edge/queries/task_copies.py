@@ -29,8 +29,7 @@ class _Surroundings:
 
     stream_time: int
 
-    def drop(self, reason: str) -> None:
-        """Do nothing."""
+    def drop(self, reason: str) -> None: ...
 
 
 class OpenGlobalStore(NamedTuple):
@@ -155,11 +154,9 @@ class Copies:
         self._lock = threading.Lock()
 
     def of_task(self, store: str, report: TaskReport) -> TaskCopy:
-        """Return the local copy of a report's task, for a store."""
         return self._of(report.task, store, report)
 
     def of_global(self, store: str, report: TaskReport) -> TaskCopy:
-        """Return the local copy of a global store on the host of a report."""
         return self._of(directory_of_global(store), store, report)
 
     def engine_of(self, store: str) -> str:

@@ -7,12 +7,7 @@ from typing import Any
 
 
 def json_text(data: Any) -> str:
-    """Return data as JSON. NaN and infinite numbers, which JSON lacks, become text.
-
-    Example:
-        >>> json_text({"value": float("nan")})
-        '{"value": "NaN"}'
-    """
+    """Return data as JSON. NaN and infinite numbers, which JSON lacks, become text."""
     try:
         return json.dumps(data, allow_nan=False)
     except ValueError:

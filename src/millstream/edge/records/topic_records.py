@@ -106,7 +106,6 @@ class _TopicReader:
     ends: Mapping[int, int]
 
     def by_partition(self, starts: Mapping[int, int]) -> dict[int, list[Message]]:
-        """Return the records of partitions from an offset on, up to the ends."""
         found: dict[int, list[Message]] = {number: [] for number in starts}
         for message in self.read(starts):
             number = message.partition() or 0
@@ -232,11 +231,6 @@ def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
 
 
 def _parts(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
-    """Return key, value and timestamp of a record.
-
-    Raises:
-        SettingsError: If the tuple is not a record.
-    """
     if len(record) in (2, 3):
         key, value, timestamp = (*record, None)[:3]
         if timestamp is None or (isinstance(timestamp, int) and timestamp >= 0):

@@ -182,7 +182,6 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
 
 
 def call_counts(report: CallReport) -> dict[str, int]:
-    """Return the counts of one report, to be summed over micro-batches."""
     return {
         "settled": report.settled,
         "retries": report.retries,

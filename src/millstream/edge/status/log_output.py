@@ -122,7 +122,6 @@ def _attached() -> Terminal | None:
 
 
 def _detach() -> None:
-    """Remove the handlers of an earlier application."""
     for logger in map(logging.getLogger, (_OWN, _JVM)):
         for handler in [each for each in logger.handlers if isinstance(each, Terminal | _Kept)]:
             logger.removeHandler(handler)

@@ -206,7 +206,6 @@ class TapBuffers:
             return tuple(sorted({buffer.node for buffer in self._buffers.values()}))
 
     def committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
-        """Add the samples of a finished micro-batch."""
         if batch == self._batch:
             return
         self._batch = batch

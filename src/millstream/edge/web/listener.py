@@ -119,12 +119,7 @@ class Listener:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host can reach an address.
-
-    Example:
-        >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-        (True, True, False)
-    """
+    """Return whether only this host can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -43,11 +43,9 @@ _FILES: Final = {
 class Shown(Measured, Controllable, Protocol):
     """An application with a page."""
 
-    def stores(self) -> Mapping[str, str]:
-        """Return the queryable stores, with their kinds."""
+    def stores(self) -> Mapping[str, str]: ...
 
-    def ask(self, question: Question) -> QueryAnswer:
-        """Answer a question about a store."""
+    def ask(self, question: Question) -> QueryAnswer: ...
 
 
 def new_token() -> str:
@@ -152,8 +150,6 @@ def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route
 
 
 def query_routes(application: Shown) -> dict[tuple[str, str], Route]:
-    """Return the routes of queries of stores."""
-
     def stores(request: HttpRequest) -> HttpResponse:
         return HttpResponse.json(application.stores())
 

@@ -47,7 +47,6 @@ def plan_routes(
 
 
 def methods_of(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the methods that questions can call on each store, with their arguments."""
     parts = (*plan.subtopologies, *plan.global_parts)
     return {
         store: {name: asdict(method) for name, method in METHODS[type(spec)].items()}

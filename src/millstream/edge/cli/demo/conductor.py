@@ -97,11 +97,9 @@ class Conductor(threading.Thread):
             kill_spark()
 
     def release(self) -> None:
-        """End the wait of ``keep``."""
         self._halt.set()
 
     def run(self) -> None:
-        """Run the demo, and stop everything at its end."""
         ending = ExitStack()
         try:
             try:

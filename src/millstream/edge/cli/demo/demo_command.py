@@ -36,7 +36,6 @@ _SHOWN_ERRORS = 5
 
 
 def demonstrate(options: Options) -> int:
-    """Run the demo; return the exit code."""
     set_settings_aside()
     handle, name = tempfile.mkstemp(prefix="millstream-demo-", suffix=".log")
     os.close(handle)

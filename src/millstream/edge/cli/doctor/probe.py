@@ -109,7 +109,6 @@ def written(directory: Path) -> tuple[str, int]:
 
 
 def existing_part(directory: Path) -> Path:
-    """Return the directory itself, or its nearest existing parent."""
     path = directory.absolute()
     while not path.is_dir():
         path = path.parent
