@@ -172,11 +172,7 @@ class DirectoryCopy:
 def in_parts(
     changes: Mapping[str, Iterable[StoreChange]], budget: int, entry_bytes: int
 ) -> list[dict[str, list[StoreChange]]]:
-    """Sort changes by key and split them into parts of at most ``budget`` bytes, one per transaction. Returns at least one part.
-
-    Args:
-        entry_bytes: Bytes of a change in a transaction, besides its value.
-    """
+    """Sort changes by key and split them into parts of at most ``budget`` bytes, one per transaction. Returns at least one part."""
     parts: list[dict[str, list[StoreChange]]] = []
     room = 0
     for store, items in changes.items():

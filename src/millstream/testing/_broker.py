@@ -81,7 +81,6 @@ class Member:
         node: The broker's number, from 1.
         port: The port for clients and for the other brokers.
         controllers: The controller port of every broker of the cluster, including this one, by broker number.
-        cluster: The cluster id.
         relayed: A second port for clients, and the port of a relay that is advertised for it; None for no relay.
     """
 

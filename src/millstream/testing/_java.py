@@ -71,9 +71,7 @@ class TiedProcess:
     this object is released, or when the parent exits. Use it from one thread at a time.
 
     Args:
-        command: Program and arguments.
         log: The file to which standard output and standard error are appended.
-        directory: Working directory.
         environment: Environment variables; None uses those of this process.
 
     Example:

@@ -53,13 +53,11 @@ class DriverRunner:
     """Runs the tasks of a plan. Owned by the test driver.
 
     Attributes:
-        now_ms: The wall clock, ms since the epoch.
         tasks: All tasks. Tasks of global stores come first.
         sent: Records sent and not yet read, by topic.
         produced: The topics to which records have been sent.
         committable: Per partition, the offset before which every record is finished.
         unfinished: Unfinished records of asynchronous operators, by task and store.
-        waiting: The reason for each waiting task.
     """
 
     def __init__(

@@ -175,7 +175,6 @@ class Failed:
     """The call has failed and is not repeated.
 
     Attributes:
-        cause: The failure, as text for users.
         error: The exception; None if none was raised.
         to_dead_letters: True if the function asked for the dead-letter topic.
     """

@@ -49,7 +49,6 @@ class Dispatcher:
     """The dispatcher of one operator of one task. Owned by the async worker's session.
 
     Args:
-        seed: Seed of the jitter of retries.
         numbers: Source of the numbers of starts; shared if a later dispatcher of the operator may receive the end of a start.
     """
 

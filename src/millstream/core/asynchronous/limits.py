@@ -16,12 +16,6 @@ class RateLimit:
 
     The limit holds for *every* period of length ``per_ms``, as services with a hard quota require. Rejected: a token bucket, which
     allows up to twice as many calls in the first period.
-
-    Args:
-        calls: How many calls may begin in one period.
-        per_ms: The length of a period.
-
-        [True, True, False, 1000]
     """
 
     __slots__ = ("_begun", "_calls", "_per")

@@ -51,7 +51,6 @@ class Graph:
     """A topology under construction, with its default serdes and names.
 
     Attributes:
-        topology: The topology so far.
         default_key: Serde of keys for which no other serde is known.
         default_value: Serde of values for which no other serde is known.
         names: The names of nodes, stores and internal topics.

@@ -54,7 +54,6 @@ class Compiled:
         entries: Per source node, the function that receives its records.
         contexts: The contexts of the processors, in the order of the topology.
         shared: Per node, the object that its function of one record shares with its columnar form.
-        caches: The caches of tables.
         clocks: In the task of a key range, by node, the functions that advance the stream time of nodes that keep their own.
         due_results: In the task of a key range, the results that records of other ranges make operators emit.
     """

@@ -32,7 +32,6 @@ def global_task(
 
     Args:
         policies: Error policies. A record that they would send to the dead-letter topic is skipped.
-        snapshot: The last return value of ``Task.snapshot``.
     """
     return Task(
         part,

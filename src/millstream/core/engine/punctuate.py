@@ -33,7 +33,6 @@ class Schedule:
     Attributes:
         ordinal: Its number among the schedules from the processor's ``init``; None for later schedules.
         method: Name of the processor's method; None for schedules from ``init``.
-        interval_ms: Distance between grid points.
         due_ms: The next grid point, ms since the epoch.
         callback: Called with the current time, ms since the epoch.
         chosen: Whether the due time is a ``start_time``: the function has not been called yet.
@@ -105,7 +104,6 @@ class Punctuations:
 
         Args:
             schedules: The last return value of :meth:`to_data`.
-            processors: The processors by node.
         """
         made = {(schedule.node, schedule.ordinal): schedule for schedule in self.schedules}
         for data in schedules:

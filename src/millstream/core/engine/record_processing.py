@@ -34,9 +34,6 @@ from millstream.core.topology.processor import PunctuationType
 class Processing:
     """Runs the records of a task. Owned by the task.
 
-    Args:
-        threads: The threads that run functions; None for no threads.
-
     Attributes:
         columnar: The columnar entries of the sources that have one, by name.
         threads: The part of the sub-topology that threads run; None if there is none.
@@ -245,8 +242,6 @@ class RangeTime:
     first step with such a record.
 
     Args:
-        compiled: The functions of the task.
-        group: The queues of the task.
         source_of: Returns the name of the source that reads a queue.
         advance: Advances the operators downstream of a queue.
     """
@@ -260,8 +255,6 @@ class RangeTime:
         """Advance to the time before a record.
 
         Args:
-            queue: The queue of the record.
-            time: The running maximum of the partition at the record.
             inclusive: True if all records of the queue with this running maximum precede the record.
         """
         end = (time, queue.id)

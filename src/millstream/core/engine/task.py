@@ -188,9 +188,6 @@ class Task:
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
         """Process buffered records, smallest head timestamp first, call due punctuators, flush the caches and issue calls.
 
-        Args:
-            budget: The maximum number of records; None for all.
-
         Raises:
             MillstreamError: If a record fails under the policy "fail".
         """

@@ -43,7 +43,6 @@ class ThreadFigures:
     """Metrics of the threads of a task.
 
     Attributes:
-        executed: Executed records, per thread.
         ended: How many threads were ended by a function.
     """
 

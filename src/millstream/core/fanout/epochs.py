@@ -86,9 +86,6 @@ class Epoch:
 class History:
     """The epochs of a partition, oldest first. Immutable.
 
-    Attributes:
-        epochs: The epochs; the last one is current.
-
     Example:
         >>> history = History.new(TopicPartition("orders", 0))
         >>> first, second = history.logs(2)

@@ -239,8 +239,6 @@ class _Joined(Expression):
     """Two conditions. The second is computed only if the first does not decide the result.
 
     Attributes:
-        first: First condition.
-        second: Second condition.
         until: The result of the first condition that decides: True for *or*, False for *and*.
     """
 

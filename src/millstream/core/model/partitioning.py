@@ -22,9 +22,6 @@ _MASK = 0xFFFFFFFF
 def murmur2(data: bytes) -> int:
     """Hash bytes with Kafka's 32-bit Murmur2.
 
-    Args:
-        data: A serialised key.
-
     Returns:
         The hash as an unsigned 32-bit number (Java prints the same bits as a signed one).
 

@@ -206,10 +206,6 @@ _QUICK: dict[Callable[[Any], builtins.bytes], Callable[[Any], builtins.bytes]] =
 def quickly(serde: Serde[Any], objects: Sequence[Any]) -> list[builtins.bytes] | None:
     """Serialise many objects at once, in a fraction of the time of serialising each.
 
-    Args:
-        serde: The serde.
-        objects: Objects, possibly None.
-
     Returns:
         The bytes of the objects; None if the serde has no such function, or an object is None or does not fit.
     """
@@ -322,9 +318,6 @@ def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
     r"""Create the serde of keys in sessions, for topics.
 
     The format is the bytes of the key, followed by the end and the start of the session in eight bytes each, big endian.
-
-    Args:
-        key: Serde of the keys.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedSerializer``.
 

@@ -141,8 +141,6 @@ class Held(NamedTuple):
     Attributes:
         new: New value; None is a deletion.
         old: The value that was emitted last; None if there is none.
-        timestamp: Timestamp of the update, ms since the epoch.
-        headers: Headers of the update.
     """
 
     new: Any

@@ -26,7 +26,6 @@ class Method:
 
     Attributes:
         keys: The names of the arguments that are keys. They come first.
-        times: The names of the arguments that are times.
         optional: How many arguments, from the last, may be missing.
         unbounded: Whether a key may be None, which means no bound.
     """

@@ -46,7 +46,6 @@ class Answer:
     """An answer, and the state that it reflects.
 
     Attributes:
-        value: The result of the method. Entries are a list.
         offsets: By topic and partition, the offset before which the answer includes all records.
 
     Source: ``org.apache.kafka.streams.query.StateQueryResult`` and its ``Position`` (KIP-796).

@@ -55,7 +55,6 @@ class AutoParallelism:
     """The number of workers, and the evidence for a change.
 
     Attributes:
-        workers: The current number.
         wanted: The number on which the latest loads agree.
         loads: Number of consecutive loads that agree on more, or on fewer workers.
         agreed_s: Total time of these loads.
@@ -109,11 +108,7 @@ def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallel
 
 
 def with_cost(state: AutoParallelism, cost_s: float) -> AutoParallelism:
-    """Return the state once the query runs again after a change.
-
-    Args:
-        cost_s: How long the change stopped the query.
-    """
+    """Return the state once the query runs again after a change."""
     return replace(state, cost_s=cost_s)
 
 

@@ -25,11 +25,7 @@ _MOST: Final = 64
 
 
 class Begun(NamedTuple):
-    """The beginning of a micro-batch.
-
-    Attributes:
-        positions: The offsets at which it began to read.
-    """
+    """The beginning of a micro-batch."""
 
     batch: int
     positions: Offsets
@@ -54,7 +50,6 @@ def offsets_from(first: int, start: int, count: int) -> list[int]:
     A lane has a million offsets. Then they begin again, because further ones belong to other lanes.
 
     Args:
-        first: The first offset of the lane.
         start: Number of records before them.
     """
     room = (1 << _LANE_BITS) - 1
@@ -101,9 +96,6 @@ def oldest_by_topic(
 
 def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str, int]) -> Offsets:
     """Return the committable offsets of topics.
-
-    Args:
-        begun: The micro-batches that may have unfinished records, in order.
 
     Returns:
         Offsets of the topics. A topic is omitted if the beginning of its oldest micro-batch is unknown.

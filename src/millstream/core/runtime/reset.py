@@ -36,8 +36,6 @@ class LogOffsets:
     """Offsets on the broker.
 
     Attributes:
-        begin: The first available offset.
-        end: The offset after the last record.
         at_time: The first offset at or after the target's time; partitions without one are omitted.
     """
 

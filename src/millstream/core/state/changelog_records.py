@@ -32,7 +32,6 @@ def to_records(
 
     Args:
         partition: Partition of the topic, equal to the number of the task.
-        now_ms: Wall-clock time of the micro-batch, ms since the epoch.
     """
     keys, values = map(list, zip(*changes))
     if not _is_plain(spec):

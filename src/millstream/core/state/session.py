@@ -34,9 +34,6 @@ class SessionStore(Generic[K, V]):
     micro-batch up to the moment they are created. Sessions are ordered by serialised key, end and start; with ``order="time"``, by end,
     key and start.
 
-    Args:
-        memory: The last return value of :meth:`memory`.
-
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """
 

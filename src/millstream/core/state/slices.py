@@ -58,11 +58,7 @@ class Slice:
 
 
 class Slices:
-    """The slices of one store in one task. Owned by the store.
-
-    Args:
-        memory: The last return value of :meth:`memory`.
-    """
+    """The slices of one store in one task. Owned by the store."""
 
     __slots__ = ("_floor", "_length", "_name", "_open", "_retention", "_slices", "_starts", "time")
 

@@ -45,9 +45,6 @@ class VersionedStore(Generic[K, V]):
 
     Times are int milliseconds since the epoch.
 
-    Args:
-        memory: The last return value of :meth:`memory`.
-
     Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.
     """
 

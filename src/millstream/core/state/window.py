@@ -41,9 +41,6 @@ class WindowStore(Generic[K, V]):
     moment they are created. Iterators over one key are ordered by time. Iterators over several keys are ordered by serialised key, then by
     time; with ``order="time"``, by time, then by serialised key.
 
-    Args:
-        memory: The last return value of :meth:`memory`.
-
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
     """
 
@@ -180,9 +177,6 @@ class WindowStore(Generic[K, V]):
 
         Like a put, this advances the store's time. The result is valid until the store's time exceeds the start by the retention; the
         operator must check this.
-
-        Args:
-            start: Start of the windows, ms since the epoch.
 
         Returns:
             The access, or None if the slice has expired; this counts a dropped record.

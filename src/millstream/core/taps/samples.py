@@ -48,10 +48,7 @@ class Sample(NamedTuple):
         topic: The topic from which the task read the original record; None if a punctuator sent the record.
         partition: The partition of the original record; -1 without one.
         offset: The offset of the original record; -1 without one.
-        key: The key, as plain data.
         value: The value, as plain data; for a change of a table, the new value.
-        timestamp: Milliseconds since the epoch.
-        headers: Pairs of name and value, as plain data.
         cut: Whether a part was too large to be shown in full.
     """
 
@@ -74,10 +71,7 @@ class TapReport:
     """The records that reached a tapped node of a task.
 
     Attributes:
-        node: The node.
         now_ms: The wall clock of the micro-batch, ms since the epoch.
-        passed: Number of records.
-        samples: Samples of the first records.
     """
 
     node: str
@@ -96,11 +90,7 @@ class TapReport:
 
 
 class Taps:
-    """The taps of a task, for one micro-batch. Owned by the task.
-
-    Args:
-        nodes: Names of the tapped nodes.
-    """
+    """The taps of a task, for one micro-batch. Owned by the task."""
 
     def __init__(self, nodes: Collection[str]) -> None:
         self._left = MAX_BYTES

@@ -127,9 +127,6 @@ def existing_names(names: Iterable[str]) -> str:
 def check_kept(store: StoreSpec, what: str) -> None:
     """Check that a store can be filled from a topic.
 
-    Args:
-        what: "global" or "read-only", for the message.
-
     Raises:
         TopologyError: If the store is of another kind, or has a changelog topic.
     """
@@ -174,9 +171,6 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
 
 def check_plain(node: str, parts: Iterable[object]) -> None:
     """Reject coroutine functions where they would not be awaited.
-
-    Args:
-        parts: Attributes of the node, including functions.
 
     Raises:
         TopologyError: If an attribute is a coroutine function, or a tuple that contains one.

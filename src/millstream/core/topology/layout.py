@@ -65,8 +65,6 @@ def lay_out(
     """Decide the partition counts of internal topics, check co-partitioning, and form the tasks.
 
     Args:
-        external: Number of partitions of the external topics, from the broker.
-        grouper: Forms the partition groups of a sub-topology.
         previous: Previous numbers of partitions of repartition topics. A topic without an explicit number keeps its previous number, even
             if partitions have since been added to its upstream topics, because the state of its keys is in as many tasks.
 

@@ -35,7 +35,6 @@ class Node:
 
     Attributes:
         name: Unique name in the topology.
-        parents: Names of the nodes whose output is the input.
     """
 
     name: str

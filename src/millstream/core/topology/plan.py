@@ -22,7 +22,6 @@ class SubTopology:
     """A connected part of a topology, which one task runs.
 
     Attributes:
-        nodes: The nodes by name, parents before children.
         global_stores: The global stores that its nodes may read, by name.
         ranges: Number of key ranges into which each of its partition groups is divided. Each range is a task.
     """
@@ -91,8 +90,6 @@ class Plan:
     """A checked topology, split into sub-topologies.
 
     Attributes:
-        application_id: Prefix of internal topics.
-        subtopologies: The sub-topologies, in order of their numbers.
         global_parts: The parts that fill global stores, numbered after the sub-topologies.
     """
 
@@ -235,7 +232,6 @@ def plan_lines(
     """Describe what an application will read, keep and write, as lines.
 
     Args:
-        notes: Additional text by number of the sub-topology.
         partitions: Partition counts by topic; None if unknown.
     """
     lines: list[str] = []

@@ -154,7 +154,6 @@ def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> No
 
     Args:
         before: The routing of the checkpoint, with the new names of stores.
-        now: The routing of the next start.
         divides: Whether the state of a task can be divided among smaller key ranges.
 
     Raises:

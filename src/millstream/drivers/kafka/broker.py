@@ -48,7 +48,6 @@ class Broker:
     Attributes:
         group: The consumer group, which is the application's id.
         read_committed: Whether only records of committed transactions count as readable.
-        timeout_s: Timeout of a request, in seconds.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -331,9 +330,6 @@ class Broker:
 
     def ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
         """Send a request. Retry while the broker is not ready.
-
-        Args:
-            again: Error codes after which to retry.
 
         Raises:
             MillstreamError: The client's error, translated for users.

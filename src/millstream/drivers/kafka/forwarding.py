@@ -49,7 +49,6 @@ class Forwarder:
 
     Attributes:
         group: The group whose positions are committed. Also the transactional id.
-        patience_s: How long to wait for a broker that does not answer, in seconds.
     """
 
     producer: ClientSettings = field(repr=False)

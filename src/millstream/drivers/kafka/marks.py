@@ -50,11 +50,7 @@ def mark_record(partition: int, mark: Mark) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of an application.
-
-    Attributes:
-        timeout_s: Timeout of a request, in seconds.
-    """
+    """The marks of an application."""
 
     settings: ClientSettings = field(repr=False)
     application_id: str

@@ -24,6 +24,7 @@ _OPEN: dict[str, MemoryCopy] = {}
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> MemoryCopy:
     """Return this process's local copy for a directory.
 
+    Args:
         run: Id of the application's run. Not used, because no content survives the process.
 
     Raises:

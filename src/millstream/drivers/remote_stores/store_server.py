@@ -34,7 +34,6 @@ class Request(NamedTuple):
 
     Attributes:
         version: The committed version of the task's state.
-        history: Tokens of the latest versions, newest last.
         method: ``get``, ``scan``, ``count``, or :data:`NEWEST` without a store.
         arguments: The arguments of the method. For a scan: low, high, reverse, and the maximum number of rows.
     """

@@ -61,12 +61,7 @@ def store_numbers(meta: rocksdict.Rdict, known: Collection[str]) -> dict[str, st
 
 
 class Database:
-    """An open database. It closes when the last reference to it, its families and its iterators is released.
-
-    Attributes:
-        meta: The default column family.
-        numbers: Column family by byte store.
-    """
+    """An open database. It closes when the last reference to it, its families and its iterators is released."""
 
     def __init__(self, path: str, opts: rocksdict.Options) -> None:
         self._options = opts

@@ -66,7 +66,6 @@ class Written(WriterCommitMessage):
     """The message from a Spark task of the sink to the commit.
 
     Attributes:
-        reports: The encoded reports.
         repeated: Whether an earlier attempt has sent results: exactly once, all of them; at least once, possibly some.
     """
 

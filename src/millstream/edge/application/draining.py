@@ -57,12 +57,7 @@ class Draining:
             self._deadline = min(now + timeout_s, self._deadline or float("inf"))
 
     def check(self, now_ms: int, unread: int) -> None:
-        """Check, between two micro-batches, whether anything is left to wait for.
-
-        Args:
-            now_ms: The application's clock, ms since the epoch.
-            unread: Unread records in internal topics.
-        """
+        """Check, between two micro-batches, whether anything is left to wait for."""
         if self._deadline is None:
             return
         left = self._left(now_ms + max(int(self._left_s() * 1000), 0))

@@ -125,10 +125,6 @@ class ReplaceableQuery:
     def replace(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
         """Run a changed program; if it does not commit its first micro-batch, return to the earlier program.
 
-        Args:
-            change: Changes the program that the next query runs.
-            undo: Restores the earlier program.
-
         Raises:
             ControlError: If the application does not process records.
             MillstreamError: Why the changed program did not start; the earlier program runs again.

@@ -43,7 +43,6 @@ class GroupOffsets:
         """Commit offsets, and retry those of failed commits.
 
         Args:
-            offsets: The committable offsets.
             taken: Read positions of partitions whose committable offsets are lower because of in-flight records after Spark's shuffle.
 
         Raises:

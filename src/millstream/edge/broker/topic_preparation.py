@@ -28,7 +28,6 @@ class TopicPreparation:
 
     Attributes:
         replication_factor: Replicas of internal topics; -1 for the broker's default.
-        given: The user's configuration of internal topics.
     """
 
     broker: Broker

@@ -45,7 +45,6 @@ class ResetPlan:
     """What a reset will do.
 
     Attributes:
-        internal: Partition counts of the internal topics to delete.
         kept_internal: Positions in internal topics that stay.
         others: Topics with matching names that belong to another group, with the name of that group.
         progress: The progress of the checkpoint; None without one.
@@ -66,9 +65,6 @@ class ResetPlan:
 
 def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> ResetPlan:
     """Plan a reset without changing anything.
-
-    Args:
-        home: The application's directory on this host.
 
     Raises:
         TopicNotFoundError: If an input topic does not exist.

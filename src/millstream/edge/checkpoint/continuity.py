@@ -48,7 +48,6 @@ class Continuity:
 
     Attributes:
         plan: The plan, with its sub-topologies numbered as in the checkpoint.
-        remembered: The topology of the checkpoint.
     """
 
     plan: Plan
@@ -136,9 +135,6 @@ class Continuity:
     def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
         """Check that the program can continue with changed topics.
 
-        Args:
-            external: Partition counts of the topics.
-
         Raises:
             MillstreamError: As :meth:`laid_out`.
         """
@@ -161,9 +157,6 @@ def continuity(
 ) -> Continuity:
     """Fit a plan to a checkpoint.
 
-    Args:
-        progress: The progress of the checkpoint; None without one.
-
     Raises:
         IncompatibleTopologyError: If the topology cannot continue the checkpoint.
     """
@@ -181,7 +174,6 @@ def rebuilds(progress: CheckpointProgress | None, can_rebuild: Callable[[], bool
     """Return whether tasks rebuild their stores from changelog topics, or have to complete a rebuild that was interrupted.
 
     Args:
-        progress: The progress of the checkpoint; None without one.
         can_rebuild: Returns whether an application without state can continue from changelog topics.
     """
     if progress is None:

@@ -77,10 +77,6 @@ class KeyRangeDivision:
     def divide(self, session: SparkSession, location: str) -> DividedState:
         """Divide the state.
 
-        Args:
-            session: A session with the settings of a query.
-            location: The checkpoint.
-
         Raises:
             MillstreamError: If the state cannot be divided.
         """

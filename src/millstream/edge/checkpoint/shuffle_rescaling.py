@@ -33,9 +33,6 @@ def decided(
 ) -> Literal["nothing", "rescale", "later"]:
     """Decide whether a start rescales.
 
-    Args:
-        progress: The progress of the checkpoint; None without one.
-
     Returns:
         ``rescale``: before the query starts; ``later``: after the interrupted micro-batch is complete; or ``nothing``.
 
@@ -65,9 +62,6 @@ def at_start(
     session: Callable[[], SparkSession],
 ) -> bool:
     """Rescale a checkpoint, if the settings require it.
-
-    Args:
-        progress: The progress of the checkpoint; None without one.
 
     Returns:
         Whether to rescale later, after the interrupted micro-batch is complete.

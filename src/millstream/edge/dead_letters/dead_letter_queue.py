@@ -60,9 +60,7 @@ class Tally:
     """What a replay has done, or would do.
 
     Attributes:
-        sent: The number of sent records by topic.
         refused: The number of dead letters that cannot be replayed, by reason.
-        before: The number of chosen dead letters that were already replayed.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -115,11 +113,7 @@ class DeadLetterQueue:
         }
 
     def read(self, *, pending: bool = False) -> Iterator[tuple[Envelope, bool]]:
-        """Yield the current records, each with whether it was replayed.
-
-        Args:
-            pending: Whether to omit replayed records.
-        """
+        """Yield the current records, each with whether it was replayed."""
         for number, done in sorted(self.replayed().items()):
             for _, _, letters in self._pieces(number, done, everything=not pending):
                 for letter in letters:

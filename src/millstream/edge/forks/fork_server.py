@@ -150,11 +150,7 @@ def _tie(line: socket.socket, worker: str) -> None:
 
 
 def main(path: str) -> None:
-    """Import modules, serve requests, and run the requested module in each fork.
-
-    Args:
-        path: Path of the socket, in a private directory.
-    """
+    """Import modules, serve requests, and run the requested module in each fork."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the program; the server ends with it
     listening = socket.socket(socket.AF_UNIX)

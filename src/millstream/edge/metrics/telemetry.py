@@ -25,7 +25,6 @@ class Observed:
 
     Args:
         look: Returns the current view.
-        clock: A monotonic clock, seconds.
     """
 
     def __init__(self, look: Callable[[], View], clock: Callable[[], float] = time.monotonic) -> None:

@@ -103,9 +103,6 @@ def range_status(
 def check_workers(plan: Plan, undivided: Plan, workers: Workers) -> None:
     """Refuse a number of workers that needs different key ranges.
 
-    Args:
-        undivided: The running plan without key ranges.
-
     Raises:
         ControlError: If partitions would need different key ranges.
         MillstreamError: If the number is invalid.

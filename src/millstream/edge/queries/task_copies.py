@@ -36,7 +36,6 @@ class OpenGlobalStore(NamedTuple):
     """A global store with the newest content of a host's copy.
 
     Attributes:
-        store: The opened store.
         positions: By partition of its topic, the first offset that the content does not include.
     """
 
@@ -86,9 +85,6 @@ class TaskCopy:
 
     def global_store(self, spec: StoreSpec, batch: int) -> OpenGlobalStore:
         """Return a global store with the newest content, looked up once per micro-batch.
-
-        Args:
-            batch: The committed micro-batch.
 
         Raises:
             CopyMovedError: If the copy is being filled, or cannot currently be reached.

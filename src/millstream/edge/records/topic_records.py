@@ -82,9 +82,6 @@ def newest(
 
     Args:
         read: Returns the records of partitions from an offset on, up to the ends.
-        begins: The first offset of each partition.
-        ends: The end of each partition, exclusive.
-        last: The number of records per partition.
     """
     found: dict[int, list[T]] = {number: [] for number in sorted(ends)}
     span, missing = last, [number for number in found if begins[number] < ends[number]]

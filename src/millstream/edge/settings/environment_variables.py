@@ -62,10 +62,6 @@ def nested(variables: Mapping[str, str]) -> dict[str, Any]:
 def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> None:
     """Refuse variables with the prefix that set nothing, because a misspelt name would go unnoticed.
 
-    Args:
-        variables: The environment.
-        settings: The names of all settings.
-
     Raises:
         SettingsError: If there is such a variable.
     """

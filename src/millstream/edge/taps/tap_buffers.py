@@ -79,8 +79,6 @@ class TapContent(NamedTuple):
     """Samples of a tap.
 
     Attributes:
-        records: The samples, oldest first.
-        counts: The counts of the tap.
         ended: Whether no more samples will arrive.
     """
 
@@ -122,12 +120,7 @@ class _Buffer:
 
 
 class TapBuffers:
-    """The taps of a running application. Safe to use from several threads.
-
-    Args:
-        application_id: The application's id.
-        plan: Returns the running plan.
-    """
+    """The taps of a running application. Safe to use from several threads."""
 
     def __init__(self, application_id: str, plan: Callable[[], Plan]) -> None:
         self._id = application_id
@@ -146,8 +139,6 @@ class TapBuffers:
         """Tap a node, beginning with the next micro-batch.
 
         Args:
-            node: The name of the node.
-            limit: How many of the newest samples are kept.
             lease_s: The tap ends after this time without a read, seconds; None for never.
 
         Returns:
@@ -173,7 +164,6 @@ class TapBuffers:
         """Return the samples of a tap.
 
         Args:
-            tap: The id of the tap.
             after: How many records had been sampled at the last read; only newer samples are returned.
 
         Raises:

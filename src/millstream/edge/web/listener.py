@@ -78,8 +78,6 @@ class Listener:
 
     Args:
         port: The port; 0 for any free port.
-        routes: Handlers by method and path.
-        guard: Refuses requests.
 
     Raises:
         SettingsError: If it cannot listen on this address.

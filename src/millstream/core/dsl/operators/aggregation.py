@@ -25,9 +25,7 @@ class GroupedAggregation:
         operation: The word for it in the name of its store.
         initializer: Creates the first aggregate of a key; None uses the first value (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate.
-        value: Serde of the aggregates.
         merger: Maps key and the aggregates of two sessions to the aggregate of both; only for sessions.
-        fold: The built-in aggregation, if it is one.
     """
 
     operation: str
@@ -88,7 +86,6 @@ class Grouping:
     """Grouped records, with the repartition before their aggregations. It is added once, for the first aggregation.
 
     Args:
-        name: Name of the grouping in the program.
         rekeyed: Whether the records must be repartitioned.
         changes: Whether the records are changes of a table.
     """

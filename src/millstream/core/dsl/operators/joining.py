@@ -27,7 +27,6 @@ class JoinFunction(NamedTuple):
     Attributes:
         joiner: Maps key and both values to the value of the result.
         kind: Which records have results without a partner.
-        name: Name of the join in the program.
     """
 
     joiner: Joiner

@@ -39,7 +39,6 @@ class BacklogStore(ABC):
 
     Args:
         rows: The store. Its keys end with the number of the record; its entries end with label and row.
-        memory: The operator's memory.
         summary: Prefix of the names of the summary's parts in the operator's memory.
     """
 
@@ -157,11 +156,7 @@ class DelayQueue(BacklogStore):
 
 
 class SpillQueue(BacklogStore):
-    """The spill queue of one operator.
-
-    Args:
-        rows: The store of the rows, by group and number.
-    """
+    """The spill queue of one operator."""
 
     def __init__(self, rows: Any, memory: Memory) -> None:
         self._by_group = Counter({bytes.fromhex(k): n for k, n in memory.get("overflow_keys", {}).items()})

@@ -22,9 +22,6 @@ from millstream.core.model.ids import TopicPartition
 class OffsetRanges:
     """Counts records by offset. Owned by the queue that stores the records.
 
-    Args:
-        runs: The last return value of :meth:`runs`.
-
     Example:
         >>> offsets = OffsetRanges()
         >>> for offset in (4, 5, 6):
@@ -81,9 +78,6 @@ _MOST_SPANS: Final = 64
 
 class AgeHistogram:
     """Counts records by time of arrival. Owned by the queue that stores the records.
-
-    Args:
-        spans: The last return value of :meth:`spans`.
 
     Example:
         >>> ages = AgeHistogram()

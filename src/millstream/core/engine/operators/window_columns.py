@@ -70,12 +70,7 @@ def _without_functions(node: n.Node, compiled: Compiled) -> bool:
 
 
 class WindowedKeys(Column):
-    """Windowed keys, serialised from the bytes of the keys.
-
-    Args:
-        serde: The serde of the keys without windows.
-        size: Size of the windows, ms.
-    """
+    """Windowed keys, serialised from the bytes of the keys."""
 
     __slots__ = ("_key", "_keys", "_size", "_starts")
 

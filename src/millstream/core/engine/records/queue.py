@@ -139,7 +139,6 @@ class Buffered(NamedTuple):
     """The size of a queue's unprocessed records.
 
     Attributes:
-        records: Number of records.
         size: Bytes of keys and values.
         newest_ms: The largest timestamp, ms since the epoch.
     """

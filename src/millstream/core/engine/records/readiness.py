@@ -70,7 +70,6 @@ class Waiting:
     """Why a task with buffered records does not process them.
 
     Attributes:
-        partition: The input that the task waits for.
         reason: ``lag`` (the input is empty, and the broker has more records), ``unknown lag`` (the input is empty, and no broker answers),
             ``behind`` (the input has not been read up to the time of the buffered records), ``idle`` (the input is empty, and may still
             receive records).

@@ -79,9 +79,6 @@ def calls_in_order(sub: SubTopology) -> bool:
     A timestamp extractor counts, because it receives the partition time. Expressions see one record at a time, and serdes do not depend
     on the order.
 
-    Args:
-        sub: The sub-topology; all its nodes are pure.
-
     Example:
         >>> import millstream as ms
         >>> def one_of(change):

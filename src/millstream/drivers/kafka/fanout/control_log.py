@@ -33,9 +33,6 @@ _CONFIG: Final = {"cleanup.policy": "compact"}
 class ControlLog:
     """The control topic of a topic with fan-out. It is created if missing.
 
-    Args:
-        patience_s: How long to wait for brokers, in seconds.
-
     Raises:
         TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers in time.

@@ -26,9 +26,6 @@ _RETRY_S: Final = 0.02
 class Coordinator:
     """Changes the fan-out of a topic's partitions.
 
-    Args:
-        patience_s: How long to wait for brokers, in seconds.
-
     Raises:
         TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers in time.
@@ -143,9 +140,6 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
 
 def fence(settings: ClientSettings, transactional_id: str, patience_s: float) -> Producer:
     """Fence the owner of a transactional id and end its open transaction. Return the new producer with this id.
-
-    Args:
-        patience_s: How long to try, in seconds.
 
     Raises:
         BrokerUnavailableError: If the owner cannot be fenced in time.

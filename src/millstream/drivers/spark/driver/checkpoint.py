@@ -160,8 +160,6 @@ def progress_from(
     """Return the progress of a query, or None if no micro-batch was planned.
 
     Args:
-        planned: Numbers of the planned micro-batches, ascending.
-        committed: Numbers of the complete micro-batches.
         text: Returns the stored offset of a micro-batch. Called only for the newest two.
 
     Raises:
@@ -219,12 +217,7 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
 
 
 def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
-    """Read the manifest and the memory of each task. Runs a Spark job.
-
-    Args:
-        session: A session with the settings of a query.
-        batch: A complete micro-batch.
-    """
+    """Read the manifest and the memory of each task. Runs a Spark job."""
     state = session.read.format("statestore").option("stateVarName", "head").option("batchId", batch)
     return [bytes(row.manifest) for row in state.load(location).select("value.manifest").collect()]
 

@@ -97,9 +97,6 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
     """Set the environment of a JVM that is started here, and of the Python workers that inherit it.
 
     Python workers can import what this program can import. The UI of a local session listens on the loopback interface.
-
-    Args:
-        ours: The application's Spark settings.
     """
     wanted = {
         "PYTHONPATH": import_path(),

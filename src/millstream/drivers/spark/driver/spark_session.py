@@ -55,7 +55,6 @@ def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     example settings of Kafka clients. The session therefore listens only on the loopback interface and requires a secret.
 
     Args:
-        scratch: A directory that only this user may enter.
         protected: Whether the user's Spark has a secret. If so, network traffic is encrypted.
     """
     guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}

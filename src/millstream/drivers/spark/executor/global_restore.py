@@ -50,7 +50,6 @@ class GlobalRestoreCounts:
 
     Attributes:
         dropped: Dropped records, by id of the global task and reason.
-        notices: The first few lines for the log.
     """
 
     records: int = 0
@@ -105,7 +104,6 @@ class GlobalRestore:
 
     Args:
         task: The task that needs the store. Restores are reported for this task.
-        now_ms: The wall clock of the micro-batch, in ms since the epoch.
     """
 
     def __init__(

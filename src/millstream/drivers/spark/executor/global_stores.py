@@ -63,7 +63,6 @@ class GlobalStores:
     Args:
         task: The task. Restores are reported for it.
         planned: The offsets that the micro-batch sees.
-        now_ms: The wall clock of the micro-batch, in ms since the epoch.
     """
 
     def __init__(self, spec: GlobalStoresSpec, task: str, planned: Offsets, now_ms: int) -> None:

@@ -100,7 +100,6 @@ def report_of_gone(
     """Return the report of a task whose state is removed.
 
     Args:
-        removed: The removed in-flight records, by store.
         progress: Progress of each partition. The removed records no longer hold back any offset.
     """
     offsets = {partition: done.position for partition, done in progress.items()}

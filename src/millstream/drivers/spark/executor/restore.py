@@ -46,7 +46,6 @@ class RestoreSettings:
     """Resources of a restore.
 
     Attributes:
-        memory_bytes: Memory for local copies and their restore.
         scratch: Directory for temporary files. None for the system's default.
     """
 

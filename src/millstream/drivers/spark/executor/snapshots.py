@@ -65,11 +65,7 @@ def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
 def snapshot_from_json(
     data: Mapping[str, Any] | None, renamed_stores: Mapping[str, str] = MappingProxyType({})
 ) -> Snapshot | None:
-    """Read a snapshot. Accepts the format of older versions.
-
-    Args:
-        data: The stored snapshot. None for a new task.
-    """
+    """Read a snapshot. Accepts the format of older versions."""
     if data is None:
         return None
     return Snapshot(

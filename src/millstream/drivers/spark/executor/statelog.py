@@ -66,7 +66,6 @@ class StateLog:
         """Replace the whole log with a share of divided state.
 
         Args:
-            manifest: The manifest of the replaced log.
             share: Numbers and bytes of the segments, followed by the manifest.
 
         Returns:

@@ -54,11 +54,7 @@ def decode_taps(payload: bytes) -> tuple[str, ...]:
 def with_global_ends(
     rows: Iterable[pa.RecordBatch], topology: TopologySpec, ends: Offsets
 ) -> Iterator[pa.RecordBatch]:
-    """Insert the global ends before the first row of each task that may read a global store.
-
-    Args:
-        ends: The offsets of the topics of global stores that the micro-batch sees.
-    """
+    """Insert the global ends before the first row of each task that may read a global store."""
     payload = json.dumps(positions_to_json(ends)).encode()
     return with_messages(rows, wire.GLOBAL, lambda task: payload if _reads(topology, task) else b"")
 

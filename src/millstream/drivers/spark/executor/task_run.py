@@ -75,7 +75,6 @@ class _CommittedStores(NamedTuple):
     Attributes:
         encoded: The stored manifest. None before the first micro-batch of the task.
         manifest: The log of the stores, with new names and without removed stores.
-        memory: The task's memory, with new names.
         removed: In-flight records of removed operators, by store.
     """
 
@@ -89,7 +88,6 @@ class TaskRun:
     """Runs one task in one micro-batch.
 
     Args:
-        rows: The chunk rows of the task, in order.
         snapshots: Receives the snapshots that the host sends once everything else is acknowledged, at least once.
     """
 

@@ -27,7 +27,6 @@ class Outlook:
     """The planner's knowledge when it plans a micro-batch. Offsets are per partition.
 
     Attributes:
-        start: First offset.
         admitted: End of the partition's fair share.
         ends: Offset up to which the partition may be read now. Paused topics are missing.
         log_ends: Offset up to which the partition could be read without limits.
@@ -143,7 +142,6 @@ class TaskInputPlanner:
         changed.
 
         Args:
-            start: The previous plan.
             ticked: Tasks that take part in any case.
         """
         if end.inputs is None:

@@ -21,9 +21,6 @@ _NONE_COMMITTED = "the group has no committed offset for it"
 def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     """Return the group's committed offsets if there is no state to lose, and otherwise the offsets of the offset reset.
 
-    Args:
-        counts: Partition counts of the topics that are read.
-
     Raises:
         NoOffsetForPartitionError: If an offset reset is "none" and a partition has no committed offset.
     """

@@ -26,7 +26,6 @@ class Wanted:
     Attributes:
         modules: The module to import, by package.
         addresses: Hosts and ports that must be reachable.
-        timeout_s: Timeout of a connection, seconds.
     """
 
     modules: Mapping[str, str]
