@@ -193,11 +193,7 @@ def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
 
 
 def _schema_text(schema: str | Mapping[str, Any]) -> str:
-    """Return a schema as text.
-
-    Raises:
-        SettingsError: If it is not JSON.
-    """
+    """Return a schema as text."""
     try:
         text = schema if isinstance(schema, str) else _json.dumps(schema)
         _json.loads(text)

@@ -295,7 +295,6 @@ class Delivery(Protocol):
         """Pass records to the client.
 
         Raises:
-            ProductionError: If the broker rejected a record.
             DeliveryAbortedError: If everything since ``begin`` was aborted and can be repeated.
         """
 

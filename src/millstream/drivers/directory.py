@@ -56,11 +56,7 @@ class CopyDirectory:
         self._kept = kept
 
     def prepare(self) -> None:
-        """Create the directory. Empty it if its content cannot be trusted.
-
-        Raises:
-            StoreError: If the directory cannot be created.
-        """
+        """Create the directory. Empty it if its content cannot be trusted."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             boot = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b""
@@ -82,11 +78,7 @@ class CopyDirectory:
                 path.unlink(missing_ok=True)
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str]) -> None:
-        """Save the changes of an uncommitted micro-batch, and remove those of old micro-batches.
-
-        Raises:
-            StoreError: If the changes cannot be written.
-        """
+        """Save the changes of an uncommitted micro-batch, and remove those of old micro-batches."""
         target = self._file(version)
         partial = target.with_suffix(f".{os.getpid()}.partial")
         try:

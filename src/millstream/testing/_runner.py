@@ -120,11 +120,7 @@ class DriverRunner:
         return self._reader.get(topic)
 
     def source(self, topic: str) -> Source:
-        """Return the node that reads a topic.
-
-        Raises:
-            TopicNotFoundError: If no source reads the topic.
-        """
+        """Return the node that reads a topic."""
         sub = self.reading(topic) if isinstance(topic, str) else None
         if sub is None:
             patterns = (s.pattern for part in self.plan.subtopologies for s in part.sources if s.pattern)

@@ -93,11 +93,7 @@ class TopicLogs:
             )
 
     def checked(self, partition: TopicPartition) -> TopicPartition:
-        """Return the partition if it exists.
-
-        Raises:
-            TopicNotFoundError: If the topic has no such partition.
-        """
+        """Return the partition if it exists."""
         count = self.partitions_of(partition.topic)
         if not isinstance(partition.partition, int) or not 0 <= partition.partition < count:
             raise TopicNotFoundError(

@@ -106,10 +106,6 @@ def fitted(
 
     Returns:
         The plan with the sub-topology numbers of the snapshot, its layout, and the state from which each task continues.
-
-    Raises:
-        IncompatibleTopologyError: If the topology cannot continue from the snapshot.
-        SettingsError: If a new name of a store is invalid.
     """
     if snapshot.application_id != plan.application_id:
         raise IncompatibleTopologyError(

@@ -219,16 +219,8 @@ class JoinableTable(TableHandle[K, V]):
     ) -> KTable[K, Any]:
         """Join two tables like :meth:`join`; a row of this table also has a result if the other table has no row.
 
-        Args:
-            other: As in :meth:`join`.
-            joiner: As in :meth:`join`. It receives None for a missing row of the other table, also if ``on`` returns None.
-            on: As in :meth:`join`; a row for which it returns None has a result.
-            partitioner: As in :meth:`join`.
-            other_partitioner: As in :meth:`join`.
-            with_key: As in :meth:`join`.
-            value: As in :meth:`join`.
-            store: As in :meth:`join`.
-            name: As in :meth:`join`.
+        The joiner receives None for a missing row of the other table. A row for which ``on`` returns None has a result, too. For the other
+        arguments, see :meth:`join`.
 
         Returns:
             A table of the results, with the keys of this table.
@@ -287,13 +279,7 @@ class JoinableTable(TableHandle[K, V]):
     ) -> KTable[K, Any]:
         """Join two tables by key: the result has a row where either table has one.
 
-        Args:
-            other: The other table, with the same keys and the same number of partitions.
-            joiner: As in :meth:`join`. It receives None for a missing row of either table, but never for both.
-            with_key: Whether the joiner also takes the key.
-            value: As in :meth:`join`.
-            store: As in :meth:`join`.
-            name: As in :meth:`join`.
+        The joiner receives None for a missing row of either table, but never for both. For the arguments, see :meth:`join`.
 
         Returns:
             A table of the results.

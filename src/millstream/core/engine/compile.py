@@ -228,9 +228,5 @@ def nothing(*args: Any) -> None:
 
 @singledispatch
 def compile_node(node: n.Node, compiled: Compiled) -> Call:
-    """Compile a node to its closure. Compilers are registered per node type.
-
-    Raises:
-        TopologyError: If no compiler is registered for the type.
-    """
+    """Compile a node to its closure. Compilers are registered per node type."""
     raise TopologyError(f"the engine does not support nodes of type {type(node).__name__} ({node.name!r})")

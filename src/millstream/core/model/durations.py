@@ -32,11 +32,7 @@ def earliest(*times: int | None) -> int | None:
 
 
 def not_negative(what: str, duration: Duration) -> int:
-    """Return a duration in milliseconds.
-
-    Raises:
-        TopologyError: If it is negative.
-    """
+    """Return a duration in milliseconds."""
     ms = millis(duration)
     if ms < 0:
         raise TopologyError(f"{what} must not be negative, but is {duration!r}")

@@ -37,11 +37,7 @@ def check(question: Question, spec: StoreSpec) -> None:
 
 
 def key_of(question: Question, spec: StoreSpec) -> bytes:
-    """Return the serialised key of a question about one key.
-
-    Raises:
-        QueryError: If the key does not fit the serde of the store.
-    """
+    """Return the serialised key of a question about one key."""
     return _serialized(question, spec, "key", question.arguments[0])
 
 

@@ -45,9 +45,6 @@ def threads_of_tasks(
         total: The setting ``num_stream_threads``; None means no limit.
         at_once: Maximum number of concurrent tasks, at least 1.
 
-    Raises:
-        SettingsError: If the settings are invalid; see :func:`check_threads`.
-
     Example:
         >>> tasks = [TaskId(0, n) for n in range(4)]
         >>> [str(task) + ": " + str(n) for task, n in threads_of_tasks(tasks, 4, 8, at_once=3).items()]

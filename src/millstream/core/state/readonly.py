@@ -54,11 +54,7 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
 
 
 def read_only(store: Any) -> ReadOnlyKeyValueStore[Any, Any]:
-    """Return a read-only view of a key-value store.
-
-    Raises:
-        StoreError: If it is not a key-value store.
-    """
+    """Return a read-only view of a key-value store."""
     if not isinstance(store, KeyValueStore):
         raise StoreError(
             f"store {store.name!r} is not a key-value store, so it cannot be read-only; this is a bug"

@@ -16,11 +16,7 @@ from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 
 def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
-    """Check that a node can be added; ``global_nodes`` contains the names of the nodes that fill global stores.
-
-    Raises:
-        TopologyError: If the node cannot be added.
-    """
+    """Check that a node can be added; ``global_nodes`` contains the names of the nodes that fill global stores."""
     if not isinstance(node.name, str) or not node.name:
         raise TopologyError(f"{node.name!r} cannot be the name of a node: use a non-empty string")
     if node.name in nodes:
@@ -145,9 +141,6 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
 
     Args:
         takes: Names of the positional arguments, for the message.
-
-    Raises:
-        TopologyError: If the function does not accept the arguments.
 
     Example:
         >>> check_takes(len, ["value"])

@@ -47,9 +47,6 @@ class NodeGraph:
         Args:
             node: The new node.
 
-        Returns:
-            This graph.
-
         Raises:
             TopologyError: If the node is invalid.
         """
@@ -63,9 +60,6 @@ class NodeGraph:
         Args:
             node: The node; its parents must have been added.
 
-        Returns:
-            This graph.
-
         Raises:
             TopologyError: If the node is invalid.
         """
@@ -78,9 +72,6 @@ class NodeGraph:
 
         Args:
             store: The store.
-
-        Returns:
-            This graph.
 
         Raises:
             TopologyError: If another store has the name.
@@ -96,9 +87,6 @@ class NodeGraph:
 
         Args:
             node: The node.
-
-        Returns:
-            This graph.
 
         Raises:
             TopologyError: If the node is invalid, or another store has the name of one of these stores.
@@ -139,9 +127,6 @@ class NodeGraph:
             source: The node that reads the topic.
             keeper: The node that writes to the store.
             store: The store.
-
-        Returns:
-            This graph.
 
         Raises:
             TopologyError: If the nodes are invalid, or the store cannot be global.

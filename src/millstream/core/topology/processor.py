@@ -289,9 +289,6 @@ class Processor(Generic[K, V, K2, V2]):
 def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
     """Return the stores that a supplier provides in its attribute ``stores``, or that its method of that name returns.
 
-    Raises:
-        TopologyError: If one of them is not a store.
-
     Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
     """
     provided = getattr(supplier, "stores", ())

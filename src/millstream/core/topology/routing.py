@@ -155,9 +155,6 @@ def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> No
     Args:
         before: The routing of the checkpoint, with the new names of stores.
         divides: Whether the state of a task can be divided among smaller key ranges.
-
-    Raises:
-        IncompatibleTopologyError: If records would reach a store in a different way.
     """
     for store, origins in now.reaching.items():
         known = before.reaching.get(store, ())

@@ -219,11 +219,7 @@ def is_windowed_here(nodes: Mapping[str, n.Node], table: str) -> bool:
 
 
 def check_no_versions(nodes: Mapping[str, n.Node], table: str) -> None:
-    """Reject suppression of a versioned table.
-
-    Raises:
-        TopologyError: If the table is versioned.
-    """
+    """Reject suppression of a versioned table."""
     node = nodes[table]
     if isinstance(node, (n.TableFilter, n.TableMapValues)):
         check_no_versions(nodes, node.parents[0])

@@ -45,6 +45,8 @@ _ASK_AGAIN = NOT_READY | _MAY_COME
 class Broker:
     """Requests of the planner and the application to the broker. Picklable. Connects on first use.
 
+    Requests raise ``BrokerUnavailableError`` if no broker answers in time.
+
     Attributes:
         group: The consumer group, which is the application's id.
         read_committed: Whether only records of committed transactions count as readable.
@@ -64,11 +66,7 @@ class Broker:
         return min(_ATTEMPT_S, self.timeout_s / 2)
 
     def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the number of partitions of each existing topic. None means all topics.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the number of partitions of each existing topic. None means all topics."""
         known = self.ask("listing topics", lambda: self.admin().list_topics(timeout=self.timeout_s)).topics
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
@@ -196,11 +194,7 @@ class Broker:
         )
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
-        """Return the record with the largest timestamp in each partition, in one round trip (KIP-734).
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the record with the largest timestamp in each partition, in one round trip (KIP-734)."""
         return self._records(dict.fromkeys(partitions, OffsetSpec.max_timestamp()))
 
     def _records(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, TimedOffset]:
@@ -245,11 +239,7 @@ class Broker:
         return _by_topic(committed) if all(partition.metadata == RESET for partition in committed) else {}
 
     def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
-        """Return the group's committed offsets with their metadata. Partitions without one are omitted.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the group's committed offsets with their metadata. Partitions without one are omitted."""
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         if not wanted:
             return []
@@ -269,9 +259,6 @@ class Broker:
 
         Args:
             taken: Positions of partitions that were read beyond their committed offset. Stored as metadata.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
         """
         if offsets:
             positions = [

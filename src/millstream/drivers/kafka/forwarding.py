@@ -60,7 +60,6 @@ class Forwarder:
         """End the transactions of an earlier process of this group and fence it.
 
         Raises:
-            BrokerUnavailableError: If no broker answers.
             MillstreamError: If the broker refuses, for example because of missing permissions.
         """
         return Forwarding(self)
@@ -84,7 +83,6 @@ class Forwarding:
         Raises:
             ProductionError: If a record is refused.
             DeliveryAbortedError: If another process has taken over the group, or the transaction was aborted.
-            BrokerUnavailableError: If no broker answers.
         """
         producer = self._failing.producer
         offsets = [

@@ -57,11 +57,7 @@ class Marks:
     timeout_s: float
 
     def found(self) -> dict[int, Mark]:
-        """Return the mark of each partition that has one. Does not wait for transactions and changes nothing.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the mark of each partition that has one. Does not wait for transactions and changes nothing."""
         broker = self._broker(read_committed=False)
         counts = broker.partition_counts([broker.group])
         marks = {
@@ -82,9 +78,6 @@ class Marks:
         Args:
             replication_factor: Number of replicas of the topic. -1 means the broker's default.
             given: The user's configuration of internal topics, which overrides the default.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
         """
         broker = self._broker()
         name, config = broker.group, {**COMMITS_CONFIG, **(given or {})}
@@ -93,11 +86,7 @@ class Marks:
             self._bring_back(planned)
 
     def brought_back(self, partition: int) -> Mark | None:
-        """Restore and return the mark of a partition whose offset the broker has deleted, or None if there is no mark.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Restore and return the mark of a partition whose offset the broker has deleted, or None if there is no mark."""
         broker = self._broker()
         counts = broker.partition_counts([broker.group])
         for planned in self._forgotten(counts, known=()):

@@ -22,11 +22,7 @@ class Overdue(Exception):  # noqa: N818 - internal: callers translate it into an
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Call a function in a thread and return its result.
-
-    Raises:
-        Overdue: If it has not returned in time.
-    """
+    """Call a function in a thread and return its result."""
     outcome: Future[Answer] = Future()
     threading.Thread(target=_fill, args=(outcome, call), name="millstream-kafka-call", daemon=True).start()
     try:

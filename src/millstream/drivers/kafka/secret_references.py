@@ -151,9 +151,5 @@ def fetched(provider: Callable[[], str]) -> Secret:
 
 
 def with_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client's settings with secrets in place of references.
-
-    Raises:
-        SettingsError: If a secret does not exist.
-    """
+    """Return a client's settings with secrets in place of references."""
     return {name: value.fetch() if isinstance(value, Secret) else value for name, value in settings.items()}

@@ -70,9 +70,6 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
     Args:
         run: Id of the application's run. The first process of a run that opens a copy verifies its file.
-
-    Raises:
-        StoreError: If the directory is not writable.
     """
     PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
     copy = _OPEN.get(directory)
@@ -120,7 +117,6 @@ class LmdbCopy(DirectoryCopy):
         """Drop byte stores, write the changes of committed micro-batches, and set the version. No view may be open.
 
         Raises:
-            StoreError: If the disk is full or the directory is not writable.
             CopyMovedError: If another process has written or recreated the copy since :meth:`version`.
             DamagedCopyError: If the copy is damaged. The copy is now empty.
         """

@@ -43,7 +43,6 @@ class LmdbQueries:
 
         Raises:
             CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
-            DamagedCopyError: If the copy is damaged.
         """
         if self._shown is not None and self._version == known.current:
             return self._shown

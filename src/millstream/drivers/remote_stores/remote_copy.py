@@ -93,7 +93,6 @@ def answered(answer: tuple[str, Any]) -> Any:
 
     Raises:
         CopyMovedError: If the copy does not have the state.
-        StoreError: If the copy cannot be read.
     """
     kind, value = answer
     if kind == OK:

@@ -121,11 +121,7 @@ def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parts_of(kind: Any) -> list[Any]:
-    """Return the descriptions of a type and of the types in it.
-
-    Raises:
-        TypeError: If msgspec does not support the type.
-    """
+    """Return the descriptions of a type and of the types in it."""
     return list(_parts(msgspec.inspect.type_info(kind), set()))
 
 

@@ -72,11 +72,7 @@ class PydanticJson:
 
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
-    """Return the serde of a type.
-
-    Raises:
-        SettingsError: If msgspec does not support the type, or a type in it.
-    """
+    """Return the serde of a type."""
     made = PydanticJson(kind) if is_pydantic(kind) else TypedJson(_supported(kind))
     return of(made.write, made.read, name=name or f"json:{getattr(kind, '__name__', kind)}")
 

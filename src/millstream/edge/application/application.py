@@ -267,11 +267,7 @@ class Application:
         return AutoWorkers(run.workers, cores, tasks, apply)
 
     def _set_workers(self, running: RunningApplication, workers: Workers) -> None:
-        """Set the number of workers per partition of the next query.
-
-        Raises:
-            MillstreamError: If the number needs different key ranges.
-        """
+        """Set the number of workers per partition of the next query."""
         run, plan = running._run, running._run.plan
         if workers == AUTO and run.auto_workers is not None:
             return

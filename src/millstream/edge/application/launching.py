@@ -116,11 +116,7 @@ class Launch:
     settings: Settings
 
     def start(self) -> StreamingQuery:
-        """Check everything, prepare the topics, and start the query.
-
-        Raises:
-            MillstreamError: As ``Application.start``.
-        """
+        """Check everything, prepare the topics, and start the query."""
         now = self._continued()
         marks = self.environment.clients.marks().found() if self.settings.exactly_once else {}
         checkpoint = self._checkpoint_id(now, marks)

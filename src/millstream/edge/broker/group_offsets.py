@@ -76,9 +76,6 @@ class GroupOffsets:
         """Return the partitions that another process has committed, each with the last offset from here and the current offset.
 
         Each partition is returned once. None is returned while the outcome of a commit from here is unknown.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
         """
         with self._lock:
             if self._uncommitted or not self._ours:
@@ -98,11 +95,7 @@ class GroupOffsets:
             return others
 
     def warn_of_others(self, group: str) -> None:
-        """Log a warning if another process commits offsets of the group.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Log a warning if another process commits offsets of the group."""
         for partition, (ours, theirs) in self.by_others().items():
             log.warning(
                 "another client commits offsets of group %r: %s was at %d and is now at %s. If this application also "

@@ -35,11 +35,7 @@ class Clients:
     application_id: str
 
     def check(self) -> None:
-        """Check the settings of all clients without a connection.
-
-        Raises:
-            SettingsError: If librdkafka does not know a setting or refuses its value.
-        """
+        """Check the settings of all clients without a connection."""
         self.fetcher().check()
         (self.publisher() or self._sender()).check()
 

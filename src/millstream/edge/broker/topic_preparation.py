@@ -107,11 +107,7 @@ class TopicPreparation:
         return {topic for topic in topics if begin[topic] != end[topic]}
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:
-        """Wait for the output topics, which a broker with auto.create.topics.enable creates; return their partition counts.
-
-        Raises:
-            TopicNotFoundError: If a topic does not exist and is not created.
-        """
+        """Wait for the output topics, which a broker with auto.create.topics.enable creates; return their partition counts."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             found = {topic: count for topic, count in self.broker.writable_topics(topics).items() if count}

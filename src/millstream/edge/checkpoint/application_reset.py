@@ -67,7 +67,6 @@ def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> 
     """Plan a reset without changing anything.
 
     Raises:
-        TopicNotFoundError: If an input topic does not exist.
         SettingsError: If nothing is known about the application, or an internal topic belongs to another one.
     """
     progress, damage = read_progress(files)

@@ -65,11 +65,7 @@ def newest_of(checkpoint: str, progress: CheckpointProgress | None) -> BatchId:
 
 
 def checkpoint_id(start: StartFacts, progress: CheckpointProgress | None, marks: Mapping[int, Mark]) -> str:
-    """Return the checkpoint id under which a start may deliver.
-
-    Raises:
-        OtherCheckpointError: If another checkpoint delivers for the application.
-    """
+    """Return the checkpoint id under which a start may deliver."""
     if progress is not None:
         planned = batch_id(progress.planned)
         _check_continues(start, planned, marks)

@@ -75,11 +75,7 @@ class KeyRangeDivision:
             )
 
     def divide(self, session: SparkSession, location: str) -> DividedState:
-        """Divide the state.
-
-        Raises:
-            MillstreamError: If the state cannot be divided.
-        """
+        """Divide the state."""
         directory = self.files.local(DIRECTORY)
         assert directory is not None
         assert self.progress is not None

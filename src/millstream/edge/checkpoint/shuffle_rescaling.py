@@ -65,10 +65,6 @@ def at_start(
 
     Returns:
         Whether to rescale later, after the interrupted micro-batch is complete.
-
-    Raises:
-        SettingsError: If the numbers differ and the policy is to fail.
-        SparkRuntimeError: If Spark refuses.
     """
     todo = decided(progress, wanted, policy)
     if todo == "nothing" or progress is None:
@@ -97,11 +93,7 @@ def at_start(
 
 
 def moved(session: SparkSession, location: str, partitions: int) -> float:
-    """Rescale the state, log the change, and return the duration in seconds.
-
-    Raises:
-        SparkRuntimeError: If Spark refuses.
-    """
+    """Rescale the state, log the change, and return the duration in seconds."""
     started = time.monotonic()
     checkpoint.rescale(session, location, partitions)
     seconds = time.monotonic() - started

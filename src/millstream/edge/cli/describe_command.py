@@ -41,7 +41,6 @@ def described(target: str, form: str) -> str:
 
     Raises:
         TargetError: If the module, the attribute or the format does not exist, or the attribute is not a topology.
-        TopologyError: If the topology is not valid.
     """
     if form not in FORMATS:
         raise TargetError(f"there is no format {form!r}; the formats are {', '.join(FORMATS)}")
@@ -88,10 +87,6 @@ def topology_of(target: str) -> Topology:
 
     Args:
         target: ``module:attribute``: a topology, a builder, or a function without parameters that returns one.
-
-    Raises:
-        TargetError: If the module or the attribute does not exist, or the attribute is not a topology.
-        TopologyError: If the topology is not valid.
     """
     found = load(target)
     while callable(found) and not isinstance(found, (type, Topology, StreamsBuilder)):

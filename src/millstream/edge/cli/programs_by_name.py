@@ -42,9 +42,6 @@ def name_of(target: str) -> str:
 def settings_in(words: list[str]) -> dict[str, str]:
     """Parse settings of the form ``name=value``.
 
-    Raises:
-        SettingsError: If a setting does not have this form.
-
     Example:
         >>> settings_in(["processing_guarantee=exactly_once"])
         {'processing_guarantee': 'exactly_once'}

@@ -38,9 +38,6 @@ def rescale(options: RescaleOptions, settings: Settings) -> None:
 
     Raises:
         NotRescalableError: If there is no checkpoint, or its last micro-batch is not complete.
-        ApplicationRunningError: If the application runs on this host.
-        CheckpointError: If the checkpoint is damaged.
-        SparkRuntimeError: If Spark refuses.
     """
     name = checked_name(options.application_id, "application")
     location = settings.checkpoint(name)

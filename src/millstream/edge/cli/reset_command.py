@@ -37,7 +37,6 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
 
     Raises:
         ApplicationRunningError: If the application runs on this host, or a driver on another host is seen.
-        MillstreamError: If a topic is missing, or the broker does not answer.
     """
     name = checked_name(request.application_id, "application")
     home, location = settings.home(name), settings.checkpoint(name)

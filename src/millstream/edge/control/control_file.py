@@ -25,11 +25,7 @@ _RELEASE_S: Final = 1.0
 
 
 def write_control_file(home: Path, address: ControlAddress) -> None:
-    """Write where the application listens; only its user can read the file. The caller holds the lease.
-
-    Raises:
-        SettingsError: If the file cannot be written.
-    """
+    """Write where the application listens; only its user can read the file. The caller holds the lease."""
     partial = home / f"{_FILE}.partial"
     written = {
         "socket": address.path,

@@ -33,11 +33,7 @@ class Controllable(Protocol):
 
 
 def executed(application: Controllable, command: str, arguments: Mapping[str, Any]) -> Status:
-    """Execute a command of another process.
-
-    Raises:
-        ControlError: If the command cannot be executed.
-    """
+    """Execute a command of another process."""
     commands: dict[str, Callable[..., object]] = {
         "pause": application.pause,
         "resume": application.resume,

@@ -164,7 +164,6 @@ class DeadLetterQueue:
 
         Raises:
             DeliveryAbortedError: If another replay of the group has begun.
-            MillstreamError: If the broker refuses a record.
         """
         tally = Tally()
         guard = self._guard(request)

@@ -101,12 +101,7 @@ def range_status(
 
 
 def check_workers(plan: Plan, undivided: Plan, workers: Workers) -> None:
-    """Refuse a number of workers that needs different key ranges.
-
-    Raises:
-        ControlError: If partitions would need different key ranges.
-        MillstreamError: If the number is invalid.
-    """
+    """Refuse a number of workers that needs different key ranges."""
     ranges = {sub.ranges for sub in plan.subtopologies if sub.ranges > 1}
     if not ranges:
         raise ControlError(

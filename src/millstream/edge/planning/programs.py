@@ -42,7 +42,6 @@ def program_of(
 
     Raises:
         SettingsError: If settings or new names do not fit the topology.
-        TopologyError: If the topology is not valid, or is no topology.
     """
     if not isinstance(topology, Topology):
         raise ArgumentError(

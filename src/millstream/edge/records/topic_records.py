@@ -47,9 +47,6 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
     Args:
         last: The number of records per partition; None for all.
         follow: Whether to wait for new records.
-
-    Raises:
-        TopicNotFoundError: If the topic does not exist.
     """
     broker = broker_with(settings, topic)
     counts = broker.partition_counts([topic])
@@ -131,10 +128,6 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     """Write records; return their number when all are acknowledged.
 
     If the iterable raises an exception, the records before it are sent first.
-
-    Raises:
-        TopicNotFoundError: If the topic does not exist.
-        ProductionError: If a record is refused or not acknowledged.
     """
     broker_with(settings, topic)
     failures: list[KafkaError] = []
@@ -190,7 +183,6 @@ def last_records(
     """Yield partition, offset, timestamp (ms since the epoch), key and value of the last records of each partition, in order of time.
 
     Raises:
-        TopicNotFoundError: If the topic does not exist.
         DeserializationError: If a record does not fit the serdes.
     """
     found = list(messages(settings, topic, last))
@@ -211,9 +203,7 @@ def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes:
         records: Each is a value, a pair of key and value, or a tuple of key, value and timestamp (ms since the epoch).
 
     Raises:
-        TopicNotFoundError: If the topic does not exist.
         SettingsError: If a tuple is not a record.
-        ProductionError: If a record is not acknowledged.
     """
     return write(settings, topic, [_raw(record, topic, serdes) for record in records])
 

@@ -44,9 +44,6 @@ def attach(output: Output, file: Path) -> Path | None:
 
     Returns:
         File for Spark's output; None for the standard error.
-
-    Raises:
-        SettingsError: If the file cannot be written.
     """
     own, terminal = logging.getLogger(_OWN), _attached()
     if terminal is not None and (terminal.file is None or terminal.file.parent.exists()):

@@ -165,9 +165,6 @@ class TapBuffers:
 
         Args:
             after: How many records had been sampled at the last read; only newer samples are returned.
-
-        Raises:
-            ControlError: If the tap has ended.
         """
         with self._lock:
             buffer = self._buffer(tap)
@@ -175,11 +172,7 @@ class TapBuffers:
             return buffer.content(ended=self._ended).after(after)
 
     def close(self, tap: str) -> TapContent:
-        """End a tap; return all its samples.
-
-        Raises:
-            ControlError: If the tap has already ended.
-        """
+        """End a tap; return all its samples."""
         with self._lock:
             buffer = self._buffer(tap)
             del self._buffers[tap]

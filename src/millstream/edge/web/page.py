@@ -79,11 +79,7 @@ def page_routes(
 
 
 def announce(home: Path, url: str, token: str) -> Path:
-    """Write the page's URL with its token to a file that only this user may read; return the file.
-
-    Raises:
-        SettingsError: If the file cannot be written.
-    """
+    """Write the page's URL with its token to a file that only this user may read; return the file."""
     file, partial = home / FILE, home / f"{FILE}.partial"
     try:
         partial.unlink(missing_ok=True)

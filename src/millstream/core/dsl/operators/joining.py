@@ -43,11 +43,7 @@ def joiner_with_key(joiner: Callable[..., Any], *, with_key: bool) -> Joiner:
 
 
 def check_same_builder(left: Graph, right: Graph) -> None:
-    """Reject a join of two topologies.
-
-    Raises:
-        TopologyError: If the sides belong to different builders.
-    """
+    """Reject a join of two topologies."""
     if left is not right:
         raise TopologyError(
             "the two sides of a join belong to different builders; create both with the same builder"
@@ -60,11 +56,7 @@ def join_global(
     selector: Callable[[Any, Any], Any],
     join: JoinFunction,
 ) -> str:
-    """Add the join of a stream with a global table, and return its node.
-
-    Raises:
-        TopologyError: If the table belongs to another builder.
-    """
+    """Add the join of a stream with a global table, and return its node."""
     graph = stream._graph
     if table._graph is not graph:
         raise TopologyError(

@@ -126,11 +126,7 @@ class Buffer:
         return None if then is None else self._rows.get(timed_key(then, data))
 
     def over_limit(self) -> bool:
-        """Return True if the buffer exceeds a limit.
-
-        Raises:
-            ProcessingError: If it exceeds a limit and ``when_full`` is "fail".
-        """
+        """Return True if the buffer exceeds a limit."""
         most, largest = self._limits.max_records, self._limits.max_bytes
         too_many = most is not None and self._memory["records"] > most
         over = too_many or (largest is not None and self._memory["bytes"] > largest)

@@ -40,11 +40,7 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> list[StoreChange]:
-    """Decode a segment; ``where`` names it in errors.
-
-    Raises:
-        StoreError: If the bytes are damaged.
-    """
+    """Decode a segment; ``where`` names it in errors."""
     if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
         raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
     _, version, count = _HEAD.unpack_from(data)

@@ -123,11 +123,7 @@ def _topics_of(plan: Plan, sub: SubTopology) -> Iterator[str]:
 
 
 def in_ranges(sub: SubTopology, ranges: int) -> SubTopology:
-    """Return a sub-topology that is divided into key ranges.
-
-    Raises:
-        TopologyError: If the sub-topology cannot be divided.
-    """
+    """Return a sub-topology that is divided into key ranges."""
     for reason in _obstacles(sub):
         raise TopologyError(
             f"sub-topology {sub.id} cannot be divided into key ranges: {reason}. Leave its topics out of parallelism=, or "

@@ -54,7 +54,6 @@ class Coordinator:
 
         Raises:
             FanOutError: If the partition does not exist, or the change was cancelled by another coordinator or a producer.
-            BrokerUnavailableError: If no broker answers in time.
         """
         if not 0 <= partition < self._partitions or ranges < 1:
             raise FanOutError(
@@ -139,11 +138,7 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
 
 
 def fence(settings: ClientSettings, transactional_id: str, patience_s: float) -> Producer:
-    """Fence the owner of a transactional id and end its open transaction. Return the new producer with this id.
-
-    Raises:
-        BrokerUnavailableError: If the owner cannot be fenced in time.
-    """
+    """Fence the owner of a transactional id and end its open transaction. Return the new producer with this id."""
     more = {"transactional.id": transactional_id, "transaction.timeout.ms": _TIMEOUT_MS}
     quick = {"linger.ms": 0, "retry.backoff.ms": 10}
     deadline = monotonic() + patience_s

@@ -193,9 +193,6 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
 
     Returns:
         The number of shuffle partitions, and the planner's offset.
-
-    Raises:
-        CheckpointError: If the file cannot be read.
     """
     version, *lines = text.splitlines() or [""]
     if re.fullmatch(r"v\d+", version) and (version != _READABLE or len(lines) > 2):
@@ -226,9 +223,6 @@ def rescale(session: SparkSession, location: str, partitions: int) -> None:
     """Move the state of a stopped query to another number of partitions, as a micro-batch without records.
 
     An interruption loses nothing: the state of the previous micro-batch stays, and a repeated rescale starts from it.
-
-    Raises:
-        SparkRuntimeError: If Spark rejects the rescale.
     """
     try:
         session._streamingCheckpointManager.repartition(location, partitions)

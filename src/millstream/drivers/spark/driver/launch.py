@@ -37,11 +37,7 @@ _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.M
 
 
 def check_java() -> None:
-    """Check that Java is available if this process must start a JVM.
-
-    Raises:
-        SparkRuntimeError: If there is no Java. The text explains what to install.
-    """
+    """Check that Java is available if this process must start a JVM."""
     if starts_jvm():
         java, looked = look_for_java()
         if java is None:

@@ -111,11 +111,7 @@ def session_for(
 
 
 def refuse_connect() -> None:
-    """Reject Spark Connect, where the Spark driver is another program.
-
-    Raises:
-        SparkRuntimeError: If this program uses Spark Connect.
-    """
+    """Reject Spark Connect, where the Spark driver is another program."""
     if is_remote():
         raise SparkRuntimeError(
             "this program uses Spark Connect, where the Spark driver runs elsewhere, but an application and ms.spark.read_kafka plan, report "

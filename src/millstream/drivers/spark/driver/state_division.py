@@ -92,7 +92,6 @@ def divide(
 
     Raises:
         IncompatibleTopologyError: If the state cannot be divided among these tasks.
-        StoreError: If a segment is missing or damaged.
     """
     name = secrets.token_hex(8)
     target = directory / name

@@ -60,9 +60,6 @@ def transform(
 
     Returns:
         A streaming DataFrame with the columns of :data:`RESULT_ROWS`.
-
-    Raises:
-        SparkRuntimeError: If a DataFrame lacks a column.
     """
     send_modules(next(iter(inputs.values())).sparkSession, cloudpickle.dumps(host), py_modules)
     chunks = [_chunks(topic, frame, host.topology) for topic, frame in inputs.items()]

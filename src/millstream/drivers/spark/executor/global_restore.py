@@ -130,9 +130,7 @@ class GlobalRestore:
             planned: For each partition, the first offset that the store must not contain.
 
         Raises:
-            StoreError: If the copy cannot be written.
             OffsetsLostError: If the broker has deleted unread records.
-            BrokerUnavailableError: If no broker answers.
             MillstreamError: If a record fails under the policy "fail".
         """
         copy, part = self._copy, self._part

@@ -75,11 +75,7 @@ class GlobalStores:
         self.counts = GlobalRestoreCounts()
 
     def __enter__(self) -> Self:
-        """Restore the copies and open a view of each.
-
-        Raises:
-            MillstreamError: As ``GlobalRestore.view_at``.
-        """
+        """Restore the copies and open a view of each."""
         with ExitStack() as opened:
             for part in self._spec.parts():
                 self._views[part.store] = self._opened(part, self._planned[part.topic], opened)
@@ -131,11 +127,7 @@ class HostLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Waits while another process holds it.
-
-        Raises:
-            StoreError: If the file cannot be created.
-        """
+        """Take the lock. Waits while another process holds it."""
         try:
             while self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)

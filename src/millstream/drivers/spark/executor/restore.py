@@ -67,9 +67,6 @@ class Restore:
 
         Returns:
             The number of changes fetched from the log.
-
-        Raises:
-            StoreError: If a segment is missing or damaged, or the copy cannot be written.
         """
         current, target = copy.version(), manifest.current
         if manifest.version == 0:

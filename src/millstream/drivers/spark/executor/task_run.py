@@ -139,11 +139,7 @@ class TaskRun:
         yield self._report(replace(facts, stores=memory.store_memories()))
 
     def _committed(self, sub: SubTopology, changelogs: Changelogs) -> _CommittedStores:
-        """Load the state of the task for the stores of the topology.
-
-        Raises:
-            IncompatibleTopologyError: If the topology cannot read a store.
-        """
+        """Load the state of the task for the stores of the topology."""
         lineage, fingerprints = self._spec.topology.lineage, self._spec.topology.plan.store_fingerprints()
         renamed = lineage.renamed_stores
         self._take_share()

@@ -31,7 +31,6 @@ class GlobalEnds:
 
         Raises:
             BrokerUnavailableError: If no broker answers. The previous ends are kept.
-            TopicNotFoundError: If a topic or partition is missing.
         """
         if self._counts:
             self._ends = self._spec.broker.end_offsets(self._counts)

@@ -253,11 +253,7 @@ def settings_in(home: Path) -> dict[str, str]:
 
 
 def start_spark(application_id: str, master: str, settings: dict[str, str]) -> tuple[str, int | None]:
-    """Start Spark, with its session active in this thread; return the UI's URL, and the JVM's process id if it is a child.
-
-    Raises:
-        SparkRuntimeError: If Spark does not start.
-    """
+    """Start Spark, with its session active in this thread; return the UI's URL, and the JVM's process id if it is a child."""
     session = session_for(application_id, master, settings)
     process = _jvm()
     return session.sparkContext.uiWebUrl or "", None if process is None else process.pid
