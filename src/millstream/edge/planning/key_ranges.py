@@ -28,7 +28,7 @@ class Recent:
     def add(self, count: float) -> None:
         now = time.monotonic()
         self._counts.append((now, count))
-        self._forget(now)  # here too: nobody asks for the rates of tasks without key ranges
+        self._forget(now)  # nobody calls per_second for tasks without key ranges
 
     def per_second(self) -> float:
         now = time.monotonic()
