@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def millstream_driver() -> Iterator[Callable[..., TopologyTestDriver]]:
     """Make test drivers that are closed after the test: ``millstream_driver(topology, commit_every=10)``.
 
-    A builder may be given in place of a topology. The other arguments are those of ``TopologyTestDriver``.
+    Yields:
+        A function of a topology, or of a builder, and the other arguments of ``TopologyTestDriver``; it returns a new driver.
     """
     from millstream.testing import TopologyTestDriver
 

@@ -45,6 +45,8 @@ def avro(
     Raises:
         SettingsError: If the type or the schema cannot be used, or the extra ``schemas`` is not installed.
 
+    Source: Confluent's ``SpecificAvroSerde`` and ``GenericAvroSerde``.
+
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass
@@ -82,8 +84,13 @@ def json_schema(
         subject: As for :func:`avro`.
         register: As for :func:`avro`.
 
+    Returns:
+        The serde, which raises the same errors as that of :func:`avro`.
+
     Raises:
         SettingsError: If the type or the schema cannot be used, or the extra ``schemas`` is not installed.
+
+    Source: Confluent's ``KafkaJsonSchemaSerde``.
 
     Example:
         >>> visits = json_schema({"title": "Visit", "type": "object"}, registry="mock://shop")
@@ -129,6 +136,8 @@ def protobuf(
 ) -> Serde[Any]:
     """Create a Protobuf serde with a schema registry, in Confluent's wire format.
 
+    ``docs/how-to/use-a-schema-registry.md`` has a tested example.
+
     Args:
         message: The generated class of the message.
         of: The type of the objects: a dataclass, a pydantic model or a msgspec Struct whose fields have the names of the message's
@@ -137,8 +146,13 @@ def protobuf(
         subject: As for :func:`avro`.
         register: As for :func:`avro`.
 
+    Returns:
+        The serde, which raises the same errors as that of :func:`avro`.
+
     Raises:
         SettingsError: If ``message`` is not a message class, ``of`` is another type, or the extra ``schemas`` is not installed.
+
+    Source: Confluent's ``KafkaProtobufSerde``.
     """
     types = _extra("record_types")
     if not hasattr(message, "DESCRIPTOR"):
@@ -156,8 +170,13 @@ def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
         kind: A pydantic model, a dataclass, a msgspec Struct, a TypedDict, or another type that msgspec supports.
         name: The name of the format, which a store remembers; None for ``json:`` and the name of the type.
 
+    Returns:
+        The serde. It raises ``SerdeError`` for bytes that do not fit the type.
+
     Raises:
         SettingsError: If msgspec does not support the type, or the extra ``schemas`` is not installed.
+
+    Source: Kafka has no counterpart; ``org.apache.kafka.common.serialization.Serde``.
 
     Example:
         >>> from dataclasses import dataclass
@@ -174,11 +193,7 @@ def typed(kind: type[_T], *, name: str | None = None) -> Serde[_T]:
 
 
 def _schema_text(schema: str | Mapping[str, Any]) -> str:
-    """Return a schema as text.
-
-    Raises:
-        SettingsError: If it is not JSON.
-    """
+    """Return a schema as text."""
     try:
         text = schema if isinstance(schema, str) else _json.dumps(schema)
         _json.loads(text)

@@ -52,23 +52,30 @@ _GETTER: Final = _OfHeaders()
 
 
 def extract(headers: Iterable[tuple[str, bytes | None]]) -> Context:
-    """Return the trace context of a record.
+    """Return the trace context of a record. For an example, see the module.
 
     Args:
         headers: The headers of the record.
 
     Returns:
         The context, for ``tracer.start_as_current_span(..., context=...)``; without a trace if the headers contain none.
+
+    Source: OpenTelemetry's ``TextMapPropagator.extract``.
     """
     return _extract(tuple(headers), getter=_GETTER)
 
 
 def inject(headers: Iterable[tuple[str, bytes | None]], context: Context | None = None) -> Headers:
-    """Return headers with a trace context.
+    """Return headers with a trace context. For an example, see the module.
 
     Args:
         headers: The headers of the record; an existing trace context in them is replaced.
         context: The trace context; None for the current one.
+
+    Returns:
+        The other headers, then those of the trace context.
+
+    Source: OpenTelemetry's ``TextMapPropagator.inject``.
     """
     carrier: dict[str, str] = {}
     _inject(carrier, context)

@@ -27,7 +27,6 @@ class ParkedChanges(NamedTuple):
 
     Attributes:
         changes: Changes by byte store, at most one per key.
-        dropped: Dropped byte stores.
     """
 
     changes: Changes
@@ -191,7 +190,6 @@ class TopicFacts(NamedTuple):
 
     Attributes:
         id: Topic id, assigned by the broker; empty if the broker has no topic ids.
-        partitions: Number of partitions.
     """
 
     id: str
@@ -297,7 +295,6 @@ class Delivery(Protocol):
         """Pass records to the client.
 
         Raises:
-            ProductionError: If the broker rejected a record.
             DeliveryAbortedError: If everything since ``begin`` was aborted and can be repeated.
         """
 

@@ -1,12 +1,11 @@
 """Class archives: the classes that a JVM loads at its start, kept parsed and verified for the next JVM.
 
-A JVM spends most of its start on thousands of classes, which it looks up in its jars, parses and verifies. With an *archive* of these
-classes (class-data sharing) it maps a file instead. The first JVM records the classes that it loads, at no measurable cost. Another JVM
-then creates the archive from this record, at the lowest priority. It may outlive the program.
+A JVM spends most of its start on thousands of classes. With an *archive* of these classes (class-data sharing), it maps a file instead.
+The first JVM records the classes that it loads. Another JVM then creates the archive from this record, at the lowest priority. It may
+outlive the program.
 
 Archives are in a directory of the cache that only this user may enter. An archive belongs to one Java and to jars with certain names,
-sizes and times. The JVM checks these again, and runs without an archive that does not match. Concurrent programs are safe: one of
-them creates the archive under a lock and renames it into place.
+sizes and times, which the JVM checks. Of concurrent programs, one creates the archive under a lock and renames it into place.
 
 Rejected: ``-XX:ArchiveClassesAtExit`` and ``-XX:+AutoCreateSharedArchive``, which create the archive when the program's own JVM
 ends. The user would wait for it after Ctrl-C, and a killed JVM creates none.

@@ -24,7 +24,6 @@ class CommittedViews:
         """Return a committed state.
 
         Args:
-            known: Version and history of the state.
             version: The version of the view. None if it is empty.
 
         Raises:

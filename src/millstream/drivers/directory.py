@@ -56,11 +56,7 @@ class CopyDirectory:
         self._kept = kept
 
     def prepare(self) -> None:
-        """Create the directory. Empty it if its content cannot be trusted.
-
-        Raises:
-            StoreError: If the directory cannot be created.
-        """
+        """Create the directory. Empty it if its content cannot be trusted."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             boot = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b""
@@ -82,11 +78,7 @@ class CopyDirectory:
                 path.unlink(missing_ok=True)
 
     def park(self, version: Version, changes: Changes, dropped: Collection[str]) -> None:
-        """Save the changes of an uncommitted micro-batch, and remove those of old micro-batches.
-
-        Raises:
-            StoreError: If the changes cannot be written.
-        """
+        """Save the changes of an uncommitted micro-batch, and remove those of old micro-batches."""
         target = self._file(version)
         partial = target.with_suffix(f".{os.getpid()}.partial")
         try:
@@ -172,11 +164,7 @@ class DirectoryCopy:
 def in_parts(
     changes: Mapping[str, Iterable[StoreChange]], budget: int, entry_bytes: int
 ) -> list[dict[str, list[StoreChange]]]:
-    """Sort changes by key and split them into parts of at most ``budget`` bytes, one per transaction. Returns at least one part.
-
-    Args:
-        entry_bytes: Bytes of a change in a transaction, besides its value.
-    """
+    """Sort changes by key and split them into parts of at most ``budget`` bytes, one per transaction. Returns at least one part."""
     parts: list[dict[str, list[StoreChange]]] = []
     room = 0
     for store, items in changes.items():
@@ -202,12 +190,7 @@ def on_its_way(held: Version | None, version: Version) -> Version:
 
 
 def version_to_bytes(version: Version) -> bytes:
-    """Encode a version for a copy's own files.
-
-    Example:
-        >>> version_from_bytes(version_to_bytes(Version(7, "ab", "cd")))
-        Version(number=7, token='ab', toward='cd')
-    """
+    """Encode a version for a copy's own files."""
     return f"{version.number} {version.token} {version.toward}".encode()
 
 

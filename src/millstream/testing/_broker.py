@@ -2,8 +2,7 @@
 
 Every broker is also a KRaft controller; the controllers of a cluster know each other from a fixed list of voters. The *home* directory of a
 broker contains ``server.properties``, ``broker.log``, the data and a directory for temporary files. A broker has *started* when it answers
-a metadata request with the cluster id in its own storage. An open port would prove less: between choosing and binding a port, another
-program, perhaps another broker, can take it.
+a metadata request with the cluster id in its own storage. An open port would prove less: another program could have taken it.
 
 The properties differ from Kafka's defaults where those hinder tests: records may have any timestamp and never expire, internal topics are
 small, and groups do not wait for more members. A cluster keeps three replicas of each topic, including internal topics, and acknowledges a
@@ -82,7 +81,6 @@ class Member:
         node: The broker's number, from 1.
         port: The port for clients and for the other brokers.
         controllers: The controller port of every broker of the cluster, including this one, by broker number.
-        cluster: The cluster id.
         relayed: A second port for clients, and the port of a relay that is advertised for it; None for no relay.
     """
 
@@ -125,7 +123,6 @@ class Broker:
         return self._process if self._process and self._process.exit_code() is None else None
 
     def launch(self) -> None:
-        """Start the process, after formatting its storage if there is none."""
         (self._home / "tmp").mkdir(parents=True, exist_ok=True)
         self._write_properties()
         properties = str(self._home / "server.properties")
@@ -173,7 +170,6 @@ class Broker:
             self._process.end(grace_s=_STOP_TIMEOUT_S if orderly else 0.0)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the broker if it runs."""
         if self._process is not None:
             self._process.signal(number)
 

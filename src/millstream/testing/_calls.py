@@ -39,7 +39,6 @@ class ManualAsyncWorker:
         self._running: dict[tuple[_At, int], asyncio.Future[Any]] = {}
 
     def add(self, task: TaskId, operators: Mapping[str, Calls]) -> None:
-        """Register a task and its asynchronous operators, as options of calls by operator name."""
         for name, calls in operators.items():
             seed = str((task.subtopology, name))
             self._dispatchers[task, name] = Dispatcher(calls, seed=seed)

@@ -43,11 +43,7 @@ class Cluster:
         return ",".join(broker.bootstrap_servers for broker in self._brokers)
 
     def start(self) -> AdminClient:
-        """Start all brokers on free ports, wait until they answer, and return a connected client.
-
-        Raises:
-            EmbeddedKafkaError: If a broker did not start; the message ends with the last lines of its log.
-        """
+        """Start all brokers on free ports, wait until they answer, and return a connected client."""
 
         def launch() -> None:
             self._brokers = self._placed(free_ports(len(self._homes) * _PORTS_PER_BROKER))
@@ -60,9 +56,6 @@ class Cluster:
 
         Args:
             broker: The number of the broker, from 0; None for all.
-
-        Raises:
-            EmbeddedKafkaError: If a broker did not start; the message ends with the last lines of its log.
         """
         chosen = self._chosen(broker)
         self.end(broker, orderly=True)
@@ -98,7 +91,6 @@ class Cluster:
         }
 
     def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
-        """Run a Java class of Kafka and wait until it ends; see :meth:`Broker.run_main`."""
         return self._brokers[0].run_main(main, arguments, stdin=stdin)
 
     def _chosen(self, broker: int | None) -> Sequence[Broker]:

@@ -43,6 +43,11 @@ class DriverFaults(DriverTopics):
         again. Records that are collected for a micro-batch (``commit_every``) are still on the broker. Store objects that a test has taken
         from the driver belong to the killed application: take them again.
 
+        Raises:
+            MillstreamError: If a record that the restarted tasks process fails under the policy "fail".
+
+        Source: Kafka Streams has no counterpart; it needs an application and a broker for this.
+
         Example:
             >>> import millstream as ms
             >>> builder = ms.StreamsBuilder()

@@ -43,6 +43,8 @@ class DriverTopics:
     ) -> None:
         """Process one record to the end, or collect it for a micro-batch of ``commit_every`` records.
 
+        For an example, see :class:`TopologyTestDriver`.
+
         Args:
             topic: A topic that the topology reads, by name or by pattern.
             key: The key as an object for the source's serde, or None; bytes are used unchanged.
@@ -56,6 +58,8 @@ class DriverTopics:
             TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
             SettingsError: If the timestamp or the headers are not those of a record.
             MillstreamError: If the record fails under the policy "fail".
+
+        Source: ``TestInputTopic.pipeInput`` (KIP-470).
         """
         self._write(topic, (None, None), NewRecord(key, value, timestamp, headers, partition))
 
@@ -87,8 +91,18 @@ class DriverTopics:
     def read(self, topic: str) -> list[Record[Any, Any]]:
         """Take the records sent to a topic since the last call, in order, deserialised with the serdes of its sink.
 
+        For an example, see :class:`TopologyTestDriver`.
+
+        Args:
+            topic: The topic.
+
+        Returns:
+            The records, oldest first.
+
         Raises:
             TopicNotFoundError: If the topology has no such topic, and no function that may return its name.
+
+        Source: ``TestOutputTopic.readRecordsToList`` (KIP-470).
         """
         _check_topic(self._runner, topic)
         sent = self._runner.sent.pop(topic, ())
@@ -105,6 +119,26 @@ class DriverTopics:
 
         Raises:
             ValueError: If the duration is negative.
+            MillstreamError: If a record fails under the policy "fail".
+
+        Source: ``TopologyTestDriver.advanceWallClockTime``.
+
+        Example:
+            >>> import millstream as ms
+            >>> class Alarm(ms.Processor[str, str, str, str]):
+            ...     def init(self, context):
+            ...         super().init(context)
+            ...         context.schedule(500, ms.wall_clock, self.ring)
+            ...     def process(self, record): ...
+            ...     def ring(self, now):
+            ...         self.context.forward(ms.Record("alarm", "ring", now))
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").process(Alarm).to("out")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.advance_wall_clock(500)
+            ...     driver.read("out")[0].value
+            'ring'
         """
         if millis(duration) < 0:
             raise ValueError(
@@ -119,6 +153,8 @@ class DriverTopics:
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
+
+        Source: Kafka Streams has no counterpart; its driver commits after each record.
 
         Example:
             >>> import millstream as ms
@@ -210,7 +246,19 @@ class DriverTopics:
         return OutputTopic(name, lambda: self._runner.sent[name], key, value)
 
     def produced_topics(self) -> frozenset[str]:
-        """Return the topics to which records have been sent, including repartition topics (``producedTopicNames``)."""
+        """Return the topics to which records have been sent, including repartition topics.
+
+        Source: ``TopologyTestDriver.producedTopicNames`` (KIP-594).
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.produced_topics()
+            frozenset({'out'})
+        """
         return frozenset(self._runner.produced)
 
     def hold(self, topic: str) -> None:
@@ -243,7 +291,7 @@ class DriverTopics:
         self._topics.hold(topic)
 
     def release(self, topic: str) -> None:
-        """Deliver the withheld records of a topic to the topology and stop withholding it.
+        """Deliver the withheld records of a topic to the topology and stop withholding it. For an example, see :meth:`hold`.
 
         Args:
             topic: The topic. If it is not withheld, the call has no effect.
@@ -254,7 +302,11 @@ class DriverTopics:
         self._collect(self._topics.release(topic))
 
     def waiting(self) -> dict[str, str]:
-        """Return why tasks wait with buffered records, by task id."""
+        """Return why tasks wait with buffered records. For an example, see :meth:`hold`.
+
+        Returns:
+            The reason, by task id such as ``0_0``.
+        """
         return {str(task): line for task, line in sorted(self._runner.waiting.items())}
 
 

@@ -63,11 +63,6 @@ def resolve_jars(*modules: str, folder: str) -> Path:
 
     Raises:
         EmbeddedKafkaError: If Java or Ivy is missing, a module cannot be resolved, or the cache cannot be written.
-
-    Example:
-        >>> jars = resolve_jars("org.apache.kafka:kafka-streams:4.3.0", folder="kafka-streams-4.3.0")
-        >>> (jars / "kafka-streams-4.3.0.jar").exists()
-        True
     """
     directory = cache_directory() / folder
     if _holds(directory, modules):

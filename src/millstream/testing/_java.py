@@ -1,13 +1,12 @@
 """Java for the embedded broker: finds Java, and runs a JVM that cannot outlive the Python process that started it.
 
 A *tied process* is a child that is killed as soon as its parent has ended for any reason. Python runs no code after a SIGKILL, so a
-watchdog kills the child: a shell that waits at the end of a pipe. Only the parent has the other end open, and the kernel closes that end
-when the parent ends. The child writes its pid into the pipe before it becomes Java, so it never runs unwatched. Rejected:
-``PR_SET_PDEATHSIG``, which fires when the *thread* that started the child ends and needs code between fork and exec; and a polling
-watchdog, which reacts late.
+watchdog kills the child: a shell that waits at the end of a pipe whose other end only the parent has. The child writes its pid into the
+pipe before it becomes Java, so it never runs unwatched. A process forked from the parent without exec (``multiprocessing`` with ``fork``)
+inherits the parent's end of the pipe, so the child then lives until that process has also ended.
 
-A process forked from the parent without exec (``multiprocessing`` with ``fork``) inherits the parent's end of the pipe. The child then
-lives until that process has also ended.
+Rejected: ``PR_SET_PDEATHSIG``, which fires when the *thread* that started the child ends and needs code between fork and exec; and a
+polling watchdog, which reacts late.
 """
 
 from __future__ import annotations
@@ -72,9 +71,7 @@ class TiedProcess:
     this object is released, or when the parent exits. Use it from one thread at a time.
 
     Args:
-        command: Program and arguments.
         log: The file to which standard output and standard error are appended.
-        directory: Working directory.
         environment: Environment variables; None uses those of this process.
 
     Example:

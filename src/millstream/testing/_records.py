@@ -32,7 +32,7 @@ _BATCH = 5_000
 
 @dataclass(frozen=True)
 class ConsumedRecord:
-    """A record as read from the broker.
+    """A record as read from the broker. For an example, see :class:`EmbeddedKafka`.
 
     Attributes:
         topic: Name of the topic.
@@ -42,6 +42,8 @@ class ConsumedRecord:
         key: Key, or None for null.
         value: Value, or None for null.
         headers: Name and value pairs, in order.
+
+    Source: ``org.apache.kafka.clients.consumer.ConsumerRecord``.
     """
 
     topic: str

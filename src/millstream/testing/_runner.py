@@ -53,13 +53,11 @@ class DriverRunner:
     """Runs the tasks of a plan. Owned by the test driver.
 
     Attributes:
-        now_ms: The wall clock, ms since the epoch.
         tasks: All tasks. Tasks of global stores come first.
         sent: Records sent and not yet read, by topic.
         produced: The topics to which records have been sent.
         committable: Per partition, the offset before which every record is finished.
         unfinished: Unfinished records of asynchronous operators, by task and store.
-        waiting: The reason for each waiting task.
     """
 
     def __init__(
@@ -108,7 +106,6 @@ class DriverRunner:
 
     @property
     def waits(self) -> bool:
-        """Whether tasks wait for empty inputs."""
         return self.settings.max_task_idle_ms is not None
 
     # TopicLogs.
@@ -123,11 +120,7 @@ class DriverRunner:
         return self._reader.get(topic)
 
     def source(self, topic: str) -> Source:
-        """Return the node that reads a topic.
-
-        Raises:
-            TopicNotFoundError: If no source reads the topic.
-        """
+        """Return the node that reads a topic."""
         sub = self.reading(topic) if isinstance(topic, str) else None
         if sub is None:
             patterns = (s.pattern for part in self.plan.subtopologies for s in part.sources if s.pattern)

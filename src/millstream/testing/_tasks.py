@@ -26,9 +26,6 @@ class DriverTask:
     Args:
         make: Creates the task from the last result of :meth:`Task.snapshot`, or None.
         keep_processors: Whether to keep one task object for all micro-batches.
-
-    Attributes:
-        task: The task object of the current micro-batch.
     """
 
     def __init__(
@@ -125,7 +122,6 @@ class Counters:
     """Numbers since the start of the driver.
 
     Attributes:
-        dropped: Dropped records, by reason.
         enforced: Records processed although an empty input might have had an earlier one.
         calls: Calls by outcome, under the names of their metrics.
     """
@@ -150,11 +146,7 @@ Serdes = tuple[Serde[Any], Serde[Any]]
 
 
 class Sent(NamedTuple):
-    """A serialised record that was sent to a topic. The timestamp is in ms since the epoch.
-
-    Attributes:
-        serdes: Key and value serdes of the sink.
-    """
+    """A serialised record that was sent to a topic. The timestamp is in ms since the epoch."""
 
     key: bytes | None
     value: bytes | None

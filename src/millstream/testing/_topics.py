@@ -40,7 +40,6 @@ class TopicLogs:
         """The next offset of each partition."""
 
     def hold(self, topic: str) -> None:
-        """Withhold the records of a topic from now on."""
         self._withheld.setdefault(topic, [])
 
     def is_withheld(self, topic: str) -> bool:
@@ -94,11 +93,7 @@ class TopicLogs:
             )
 
     def checked(self, partition: TopicPartition) -> TopicPartition:
-        """Return the partition if it exists.
-
-        Raises:
-            TopicNotFoundError: If the topic has no such partition.
-        """
+        """Return the partition if it exists."""
         count = self.partitions_of(partition.topic)
         if not isinstance(partition.partition, int) or not 0 <= partition.partition < count:
             raise TopicNotFoundError(

@@ -138,7 +138,22 @@ class TopologyTestDriver(DriverTables):
         self._runner = DriverRunner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
 
     def dropped(self) -> dict[str, int]:
-        """Return the number of records dropped so far, by reason. ``docs/reference/metrics.md`` lists the reasons."""
+        """Return the number of records dropped so far.
+
+        Returns:
+            The number by reason; ``docs/reference/metrics.md`` lists the reasons.
+
+        Source: the metrics ``dropped-records-total`` (KIP-444).
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> counts = builder.stream("in").group_by_key().count()
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.pipe("in", None, "v")
+            ...     sum(driver.dropped().values())
+            1
+        """
         return dict(self._runner.counters.dropped)
 
     def metrics(self) -> dict[str, int]:
@@ -146,6 +161,20 @@ class TopologyTestDriver(DriverTables):
 
         If the topology has asynchronous operators, also ``calls_settled`` (attempts that ended), ``calls_retried`` and
         ``calls_dead_lettered``, as in the metrics of an application. With ``max_task_idle_ms``, also ``enforced_records``.
+
+        Returns:
+            Number of records or calls, by counter.
+
+        Source: ``TopologyTestDriver.metrics``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.metrics()["processed_records"]
+            1
         """
         counters = self._runner.counters
         counted = {f"counted: {name}": count for name, count in counters.counted.items()}
@@ -166,8 +195,13 @@ class TopologyTestDriver(DriverTables):
             topic: A topic that the topology reads.
             partition: Its partition.
 
+        Returns:
+            The offset of the first record that is not finished.
+
         Raises:
             TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
+
+        Source: KIP-311, "Store & commit".
 
         Example:
             >>> import millstream as ms
@@ -189,8 +223,26 @@ class TopologyTestDriver(DriverTables):
         It contains stores, times, schedules, buffered records, unfinished records and offsets. It does not contain records that were sent
         and not yet read, counters, or withheld records.
 
+        Returns:
+            The snapshot, for the argument ``snapshot`` of :class:`TopologyTestDriver`.
+
         Raises:
             MillstreamError: If a record fails under the policy "fail".
+
+        Source: Kafka Streams has no counterpart.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ms.serdes.int64)
+            >>> topology = builder.build()
+            >>> with ms.testing.TopologyTestDriver(topology) as driver:
+            ...     driver.pipe("in", "k", "v")
+            ...     snapshot = driver.snapshot()
+            >>> with ms.testing.TopologyTestDriver(topology, snapshot=snapshot) as driver:
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.output_topic("out").read_values()
+            [2]
         """
         self.commit()
         return kept(self._runner, self._before)
@@ -236,7 +288,10 @@ class TopologyTestDriver(DriverTables):
         return after
 
     def close(self) -> None:
-        """Close all processors and cancel calls that have not ended. A second call has no effect."""
+        """Close all processors and cancel calls that have not ended. A second call has no effect. The end of a ``with`` statement calls it.
+
+        Source: ``TopologyTestDriver.close``.
+        """
         if not self._closed:
             self._closed = True
             self._runner.close()

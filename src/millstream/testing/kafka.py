@@ -105,7 +105,7 @@ class EmbeddedKafka:
         self.stop()
 
     def start(self) -> Self:
-        """Start the broker on free ports and wait until it answers.
+        """Start the broker on free ports and wait until it answers. A ``with`` statement calls it.
 
         Returns:
             This object.
@@ -134,7 +134,7 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """Stop the broker and wait until it has exited. Has no effect if it is not started.
+        """Stop the broker and wait until it has exited. Has no effect if it is not started. The end of a ``with`` statement calls it.
 
         With a ``directory``, the broker is shut down in order. With temporary data, it is killed and the data are deleted.
         """
@@ -350,7 +350,7 @@ class EmbeddedKafka:
         )
 
     def hanging_transactions(self) -> list[HangingTransaction]:
-        """Find transactions that are open in partitions although their coordinator does not know them.
+        """Find transactions that are open in partitions although their coordinator does not know them (KIP-664).
 
         No producer can end these transactions, and ``read_committed`` consumers never read past them.
 
@@ -368,7 +368,7 @@ class EmbeddedKafka:
         return find_hanging(self.tool, [number + 1 for number in self._cluster.pids()])
 
     def abort_transaction(self, hanging: HangingTransaction) -> None:
-        """End a hanging transaction in one partition.
+        """End a transaction that :meth:`hanging_transactions` has found, in one partition (KIP-664).
 
         Producers with the same transactional id must have ended before; otherwise, their new transaction would be part of it.
 

@@ -112,7 +112,14 @@ class MockProcessorContext:
         self._stores = {spec.name: open_store(spec, MemoryStores()) for spec in stores}
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Record a forwarded record; see ``ProcessorContext.forward``."""
+        """Record a forwarded record; see ``ProcessorContext.forward``. For an example, see :class:`MockProcessorContext`.
+
+        Args:
+            record: The record.
+            child: Name of the child; None for all children.
+
+        Source: ``MockProcessorContext.forward``.
+        """
         self.forwarded.append(Forwarded(record, child))
 
     def schedule(
@@ -125,8 +132,27 @@ class MockProcessorContext:
     ) -> CapturedPunctuator:
         """Record a scheduled function; see ``ProcessorContext.schedule``.
 
+        Args:
+            interval: Interval, at least 1 ms; ``timedelta`` or ms.
+            kind: ``ms.stream_time`` or ``ms.wall_clock``.
+            callback: The function; a test calls it through ``context.punctuators``.
+            start_time: First due time, ms since the epoch.
+
+        Returns:
+            The captured schedule.
+
         Raises:
             ValueError: If the interval is shorter than 1 ms.
+
+        Source: ``MockProcessorContext.scheduledPunctuators``.
+
+        Example:
+            >>> import millstream as ms
+            >>> context, ticks = ms.testing.MockProcessorContext(), []
+            >>> _ = context.schedule(1000, ms.stream_time, ticks.append)
+            >>> context.punctuators[0].callback(2000)
+            >>> ticks
+            [2000]
         """
         if millis(interval) < 1:
             raise ValueError(f"a punctuation interval must be at least 1 ms, not {millis(interval)}")
@@ -135,30 +161,57 @@ class MockProcessorContext:
         return punctuator
 
     def scheduled(self, callback: Punctuator) -> tuple[CapturedPunctuator, ...]:
-        """Return the schedules of a function that are not cancelled."""
+        """Return the schedules of a function that are not cancelled.
+
+        Args:
+            callback: The function.
+        """
         return tuple(p for p in self.punctuators if p.callback == callback and not p.cancelled)
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
-        """Record a call without making it."""
+        """Record a call without making it, in ``issued``.
+
+        Args:
+            call: The function to call.
+            on_done: The method that would receive the result.
+            args: Arguments of the call.
+        """
         self.issued.append((call, on_done, args))
 
     def acknowledge(self, metadata: RecordMetadata) -> None:
-        """Record that a record is finished."""
+        """Record that a record is finished, in ``acknowledged``.
+
+        Args:
+            metadata: The ``record_metadata`` with which the record was processed.
+        """
         self.acknowledged.append(metadata)
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter."""
+        """Add to a counter, in ``counted``.
+
+        Args:
+            name: Name of the counter.
+            by: Amount to add.
+        """
         self.counted[name] += by
 
     def commit(self) -> None:
-        """Record a commit request. Reset ``commit_requested`` to detect the next one."""
+        """Record a commit request. Reset ``commit_requested`` to detect the next one.
+
+        Source: ``MockProcessorContext.commit``.
+        """
         self.commit_requested = True
 
     def state_store(self, name: str) -> Any:
         """Return a store.
 
+        Args:
+            name: Name of a store of the argument ``stores``.
+
         Raises:
             StoreError: If the context has no such store.
+
+        Source: ``MockProcessorContext.getStateStore``.
         """
         if name not in self._stores:
             known = ", ".join(self._stores) or "none"

@@ -48,7 +48,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class DriverSnapshot:
-    """The state from which a test driver can continue. Created by :meth:`TopologyTestDriver.snapshot`; never changes.
+    """The state from which a test driver can continue; never changes. Created by :meth:`TopologyTestDriver.snapshot`, which has an example.
 
     Attributes:
         application_id: The application's id.
@@ -89,13 +89,7 @@ def stores_with(content: Content) -> MemoryStores:
 
 
 def remembered(plan: Plan, layout: Layout, before: Remembered) -> Remembered:
-    """Return the data about a running topology that a checkpoint stores.
-
-    Args:
-        plan: The topology, split into sub-topologies.
-        layout: The tasks of the plan.
-        before: The data from which it continued.
-    """
+    """Return the data about a running topology that a checkpoint stores."""
     return Remembered(
         plan.store_fingerprints(),
         {topic: layout.partitions[topic] for topic in plan.internal_topics},
@@ -110,18 +104,8 @@ def fitted(
 ) -> tuple[Plan, Layout, dict[TaskId, TaskState]]:
     """Fit a topology to a snapshot.
 
-    Args:
-        plan: The topology, split into sub-topologies.
-        topics: The topics.
-        snapshot: The snapshot from which to continue.
-        renamed_stores: New name by old name of a store.
-
     Returns:
         The plan with the sub-topology numbers of the snapshot, its layout, and the state from which each task continues.
-
-    Raises:
-        IncompatibleTopologyError: If the topology cannot continue from the snapshot.
-        SettingsError: If a new name of a store is invalid.
     """
     if snapshot.application_id != plan.application_id:
         raise IncompatibleTopologyError(

@@ -35,7 +35,7 @@ Write: TypeAlias = Callable[[str, Serdes, NewRecord], None]
 
 
 class InputTopic(Generic[K, V]):
-    """A topic to which a test writes. Created by :meth:`TopologyTestDriver.input_topic`.
+    """A topic to which a test writes. Created by :meth:`TopologyTestDriver.input_topic`, which has an example.
 
     Records without a timestamp receive the timestamps ``start``, ``start + advance``, and so on.
 
@@ -81,6 +81,8 @@ class InputTopic(Generic[K, V]):
         Raises:
             SerdeError: If the key or the value does not fit the serdes.
             MillstreamError: As in ``TopologyTestDriver.pipe``.
+
+        Source: ``TestInputTopic.pipeInput``.
         """
         if timestamp is None:
             timestamp = self.time_ms
@@ -88,16 +90,45 @@ class InputTopic(Generic[K, V]):
         self._write(self.name, self._serdes, NewRecord(key, value, timestamp, headers, partition))
 
     def pipe_value(self, value: V | None, timestamp: int | None = None, headers: Headers = ()) -> None:
-        """Write a record without a key."""
+        """Write a record without a key.
+
+        Args:
+            value: The value, or None.
+            timestamp: As in :meth:`pipe`.
+            headers: Name and value pairs.
+
+        Raises:
+            MillstreamError: As in :meth:`pipe`.
+
+        Source: ``TestInputTopic.pipeInput(value)``.
+        """
         self.pipe(None, value, timestamp, headers)
 
     def pipe_all(self, records: Iterable[tuple[K | None, V | None]]) -> None:
-        """Write records, given as pairs of key and value."""
+        """Write several records.
+
+        Args:
+            records: Pairs of key and value.
+
+        Raises:
+            MillstreamError: As in :meth:`pipe`.
+
+        Source: ``TestInputTopic.pipeKeyValueList``.
+        """
         for key, value in records:
             self.pipe(key, value)
 
     def pipe_values(self, values: Iterable[V | None]) -> None:
-        """Write records without keys."""
+        """Write several records without keys.
+
+        Args:
+            values: The values.
+
+        Raises:
+            MillstreamError: As in :meth:`pipe`.
+
+        Source: ``TestInputTopic.pipeValueList``.
+        """
         for value in values:
             self.pipe(None, value)
 
@@ -109,12 +140,25 @@ class InputTopic(Generic[K, V]):
 
         Raises:
             ValueError: If the duration is negative.
+
+        Source: ``TestInputTopic.advanceTime``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     topic = driver.input_topic("in", start=0)
+            ...     topic.advance_time(500)
+            ...     topic.pipe_value("v")
+            ...     [record.timestamp for record in driver.read("out")]
+            [500]
         """
         self.time_ms += _forward(duration, "advance_time")
 
 
 class OutputTopic(Generic[K, V]):
-    """A topic that a test reads. Created by :meth:`TopologyTestDriver.output_topic`.
+    """A topic that a test reads. Created by :meth:`TopologyTestDriver.output_topic`, which has an example.
 
     Reading removes records. All objects for one topic, and ``TopologyTestDriver.read``, share the same queue.
 
@@ -137,14 +181,22 @@ class OutputTopic(Generic[K, V]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the topic has no record to read."""
+        """Whether the topic has no record to read.
+
+        Source: ``TestOutputTopic.isEmpty``.
+        """
         return not self._sent()
 
     def read_one(self) -> Record[K, V]:
         """Take the next record.
 
+        Returns:
+            The record, with its key and value as objects.
+
         Raises:
             LookupError: If the topic has no record to read.
+
+        Source: ``TestOutputTopic.readRecord``.
         """
         if self.is_empty:
             raise LookupError(
@@ -154,22 +206,36 @@ class OutputTopic(Generic[K, V]):
         return self._sent().popleft().record(self._serdes)
 
     def read_all(self) -> list[Record[K, V]]:
-        """Take all records, in the order in which they were sent."""
+        """Take all records, in the order in which they were sent.
+
+        Source: ``TestOutputTopic.readRecordsToList``.
+        """
         return [self.read_one() for _ in range(len(self))]
 
     def read_pairs(self) -> list[tuple[K, V]]:
-        """Take all records, as pairs of key and value."""
+        """Take all records, as pairs of key and value.
+
+        Source: ``TestOutputTopic.readKeyValuesToList``.
+        """
         return [(record.key, record.value) for record in self.read_all()]
 
     def read_values(self) -> list[V]:
-        """Take all records, as values."""
+        """Take all records, as values.
+
+        Source: ``TestOutputTopic.readValuesToList``.
+        """
         return [record.value for record in self.read_all()]
 
     def read_as_table(self) -> dict[K, V]:
-        """Take all records and return the last value of each key, without keys whose last value is None.
+        """Take all records, and keep the last value of each key.
+
+        Returns:
+            The values by key, without keys whose last value is None.
 
         Raises:
             ValueError: If a record has no key.
+
+        Source: ``TestOutputTopic.readKeyValuesToMap``.
         """
         rows: dict[K, V] = {}
         for record in self.read_all():

@@ -64,7 +64,6 @@ class Answered:
     Attributes:
         settled: In-flight tickets whose calls have ended, with their results, in the order in which the calls ended.
         lost: In-flight tickets that the async worker does not know.
-        work: The state of each operator.
         loop_lag_ms: Recent lag of the event loop. A function that blocks the loop delays all other calls.
     """
 

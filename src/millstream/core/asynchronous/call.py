@@ -53,7 +53,6 @@ InFlightTickets: TypeAlias = Mapping[TicketGroup, Set[int]]
 
 
 def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]:
-    """Group tickets by operator, for sending."""
     groups: dict[str, dict[TicketGroup, set[int]]] = {}
     for operator, number, turn, epoch in tickets:
         groups.setdefault(operator, {}).setdefault((epoch, turn), set()).add(number)
@@ -61,7 +60,6 @@ def grouped(tickets: Iterable[Ticket]) -> dict[str, dict[TicketGroup, set[int]]]
 
 
 def tickets(operator: str, in_flight: InFlightTickets) -> Iterator[Ticket]:
-    """Return the tickets of an operator, in each group by number."""
     for (epoch, turn), numbers in in_flight.items():
         for number in sorted(numbers):
             yield Ticket(operator, number, turn, epoch)
@@ -177,7 +175,6 @@ class Failed:
     """The call has failed and is not repeated.
 
     Attributes:
-        cause: The failure, as text for users.
         error: The exception; None if none was raised.
         to_dead_letters: True if the function asked for the dead-letter topic.
     """
@@ -242,12 +239,7 @@ def lacks_parentheses(answer: Any) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error as text for users, even if its ``__str__`` fails.
-
-    Example:
-        >>> in_words(ValueError("no such customer"))
-        'ValueError: no such customer'
-    """
+    """Return an error as text for users, even if its ``__str__`` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

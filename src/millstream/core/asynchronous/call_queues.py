@@ -5,8 +5,7 @@ are returned to the task, and so are calls that arrive later. The key stays bloc
 record itself is sent again.
 
 The *run queue* holds the calls that may begin as soon as the operator has capacity. It has two classes, new calls and due calls
-(retries and delayed calls), which take turns. If due calls went last, thousands of new calls could delay a retry. If they went first,
-records that fail again and again would leave no capacity for others.
+(retries and delayed calls), which take turns, so that neither class delays the other.
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ class Dispatcher:
     """The dispatcher of one operator of one task. Owned by the async worker's session.
 
     Args:
-        seed: Seed of the jitter of retries.
         numbers: Source of the numbers of starts; shared if a later dispatcher of the operator may receive the end of a start.
     """
 
@@ -95,7 +94,6 @@ class Dispatcher:
             self._admit(call, now_ms)
 
     def start(self, now_ms: int) -> list[Start]:
-        """Start the calls that may begin now, and return them."""
         queue = self._run_queue
         self._release(now_ms)
         for waiting in self._endpoints.take_tries(now_ms):

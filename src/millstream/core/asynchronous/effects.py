@@ -70,23 +70,49 @@ class CallContext:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Topic, partition and offset of the record. They are the same in each attempt, so a service can detect duplicates."""
+        """Topic, partition and offset of the record; None if a punctuator forwarded it.
+
+        They are the same in each attempt, so a service can detect duplicates.
+
+        Source: ``ProcessorContext.recordMetadata``.
+        """
         return self._started.origin
 
     @property
     def effects(self) -> Effects:
-        """The effects recorded so far."""
+        """The effects recorded so far, in order."""
         return tuple(self._effects)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Forward a record to all children, or to the child of that name, when this record retires."""
+        """Forward a record to all children, or to one child, when this record retires.
+
+        Args:
+            record: The record.
+            child: Name of the child; None forwards to all.
+
+        Source: ``ProcessorContext.forward``.
+
+        Example:
+            >>> context = CallContext(Started("charge", "anna", 5, 0, (), 1, {}))
+            >>> context.forward(Record("anna", "paid", 0))
+            >>> context.effects
+            (('forward', None, ('anna', 'paid', 0, ())),)
+        """
         self._effects.append(("forward", child, (record.key, record.value, record.timestamp, record.headers)))
 
     def state_store(self, name: str) -> CalledStore[Any, Any]:
-        """Return a connected key-value store, restricted to the record's key.
+        """Return a connected key-value store, restricted to the record's key. For an example, see :class:`CallContext`.
+
+        Args:
+            name: Name of the store.
+
+        Returns:
+            A store whose reads include the writes of this call.
 
         Raises:
             ProcessingError: If the store is not connected.
+
+        Source: ``ProcessorContext.getStateStore``.
         """
         if name not in self._stores:
             state, key = self._started.state, self._started.key
@@ -155,7 +181,6 @@ class Performing:
         self._function = self.__wrapped__ = function
 
     def __call__(self, started: Started) -> Any:
-        """Return the effects, or an awaitable of them."""
         context = CallContext(started)
         record = Record(started.key, started.value, started.timestamp, started.headers)
         return _finished(self._function(record, context), lambda result: _answer(result, context))
@@ -163,9 +188,6 @@ class Performing:
 
 class Acting:
     """Calls the function of ``foreach_async`` for a batch; expands a result of None to one None per record.
-
-    The function of a batch returns one answer per record. A function that is called only for its external effect, such as inserting
-    rows, naturally returns None: all records are done.
 
     Args:
         function: A plain or coroutine function ``(keys, values) -> None``; it may also return a list of answers.
@@ -179,7 +201,6 @@ class Acting:
         self._function = self.__wrapped__ = function
 
     def __call__(self, keys: list[Any], values: list[Any]) -> Any:
-        """Return the answers, or an awaitable of them."""
         return _finished(self._function(keys, values), lambda result: _each(result, len(keys)))
 
 

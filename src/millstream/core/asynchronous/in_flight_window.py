@@ -113,7 +113,6 @@ class InFlightWindow:
         return None
 
     def give_back(self, number: int) -> None:
-        """Take back a record that was not called."""
         key, queue = self._back(number)
         if queue.queue and number > queue.queue[0]:
             insort(queue.queue, number)
@@ -153,7 +152,6 @@ class InFlightWindow:
             self.wait(number, due_ms)
 
     def end(self, number: int) -> None:
-        """Remove a finished record, which was in flight."""
         key, queue = self._back(number)
         del self._key_of[number]
         queue.size -= 1
@@ -170,7 +168,6 @@ class InFlightWindow:
         return key is None or self._queues[key].size == 1
 
     def remove(self, number: int) -> None:
-        """Remove a record that waits alone."""
         key = self._key_of.pop(number)
         queue = self._queues[key]
         queue.waiting.discard(number)
@@ -202,7 +199,6 @@ class InFlightWindow:
         return queue
 
     def _release(self, now_ms: int) -> None:
-        """Put due records back in their key queues."""
         self._drop_stale()
         while self._due and self._due[0][0] <= now_ms:
             _, number = heappop(self._due)

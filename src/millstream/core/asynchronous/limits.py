@@ -16,15 +16,6 @@ class RateLimit:
 
     The limit holds for *every* period of length ``per_ms``, as services with a hard quota require. Rejected: a token bucket, which
     allows up to twice as many calls in the first period.
-
-    Args:
-        calls: How many calls may begin in one period.
-        per_ms: The length of a period.
-
-    Example:
-        >>> rate = RateLimit(2, 1000)
-        >>> [rate.take(0), rate.take(400), rate.take(500), rate.next_ms(500)]
-        [True, True, False, 1000]
     """
 
     __slots__ = ("_begun", "_calls", "_per")

@@ -64,7 +64,6 @@ class CallFigures(CallCounts):
 
 
 def together(figures: Collection[CallCounts]) -> CallCounts:
-    """Combine the metrics of one or more operators."""
     sums = {
         name: sum(getattr(counts, name) for counts in figures)
         for name in CallCounts.__dataclass_fields__
@@ -99,15 +98,12 @@ class AsyncOperatorState(Protocol):
         """End a step: write the stores."""
 
     def done(self, ticket: Ticket, settled: Settled) -> None:
-        """Store the result of a call."""
         return
 
     def under_way(self) -> Iterable[Ticket]:
-        """Return the tickets in flight."""
         return ()
 
     def lost(self, ticket: Ticket) -> None:
-        """Take back a call that the async worker has lost."""
         return
 
     def next_due(self) -> int | None:

@@ -47,7 +47,6 @@ class ReorderBuffer:
         return group is None or len(self._groups[group]) == 1
 
     def remove(self, number: int) -> None:
-        """Remove a record that has no group or is alone in its group."""
         group = self._group_of.pop(number, None)
         if group is not None:
             del self._groups[group]

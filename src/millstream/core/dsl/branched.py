@@ -20,10 +20,12 @@ V = TypeVar("V")
 
 @checked_methods
 class BranchedKStream(Generic[K, V]):
-    """A stream that is being split (``BranchedKStream``).
+    """A stream that is being split. Returned by ``KStream.split``.
 
     :meth:`branch` adds each branch immediately. :meth:`default` and :meth:`no_default` return the branches. A split that ends with neither
     also has its branches, and drops the records that match none of them.
+
+    Source: ``org.apache.kafka.streams.kstream.BranchedKStream`` (KIP-418).
     """
 
     def __init__(self, stream: StreamHandle[K, V], name: str | None) -> None:
@@ -51,10 +53,13 @@ class BranchedKStream(Generic[K, V]):
             then: Called immediately with the stream of the branch. The returned stream replaces the branch in the results; None removes
                 the branch from the results.
 
+        Returns:
+            This split.
+
         Raises:
             TopologyError: If two branches have the same name, or the split already has a default branch.
 
-        Source: ``Branched.withFunction`` and ``withConsumer`` (KIP-418) for ``then``.
+        Source: ``BranchedKStream.branch``; ``Branched.withFunction`` and ``withConsumer`` for ``then`` (KIP-418).
 
         Example:
             >>> import millstream as ms
@@ -71,19 +76,49 @@ class BranchedKStream(Generic[K, V]):
         name: str | None = None,
         then: Callable[[KStream[K, V]], KStream[K, V] | None] | None = None,
     ) -> dict[str, KStream[K, V]]:
-        """Add a branch for the records that match no other, and return all branches by prefix and name (default name of this one: ``0``).
+        """Add a branch for the records that match no other branch, and return all branches.
 
-        For the arguments, see :meth:`branch`.
+        Args:
+            name: As in :meth:`branch`; None uses ``0``.
+            then: As in :meth:`branch`.
+
+        Returns:
+            The streams by prefix and name.
 
         Raises:
             TopologyError: If a branch already has the name, or the split already has a default branch.
+
+        Source: ``BranchedKStream.defaultBranch``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> branches = builder.stream("in").split().branch(lambda key, value: len(value) > 3, name="long").default(name="short")
+            >>> branches["short"].to("short")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for value in ("tea", "coffee"):
+            ...     driver.pipe("in", "k", value)
+            >>> [record.value for record in driver.read("short")]
+            ['tea']
         """
         self._add(None, name, 0, then)
         self._ended = True
         return dict(self._results)
 
     def no_default(self) -> dict[str, KStream[K, V]]:
-        """Drop the records that match no branch, and return the branches by prefix and name."""
+        """Drop the records that match no branch, and return the branches.
+
+        Returns:
+            The streams by prefix and name.
+
+        Source: ``BranchedKStream.noDefaultBranch``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> sorted(builder.stream("in").split().branch(lambda key, value: len(value) > 3).no_default())
+            ['1']
+        """
         return dict(self._results)
 
     def _add(

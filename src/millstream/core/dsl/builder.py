@@ -134,6 +134,8 @@ class StreamsBuilder:
             TopologyError: If a name is in use, if a table or a stream of other topics also reads one of the topics, or if another stream of
                 the same topics has a different serde, extractor or offset reset.
 
+        Source: ``StreamsBuilder.stream``; KIP-1106 for the timedelta.
+
         Example:
             >>> import re
             >>> import millstream as ms
@@ -207,6 +209,20 @@ class StreamsBuilder:
 
         Raises:
             TopologyError: If the topic is read twice or a name is in use.
+
+        Source: ``StreamsBuilder.table``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> table = builder.table("towns")
+            >>> table.store_name
+            'towns-table'
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for town in ("Bath", "York"):
+            ...     driver.pipe("towns", "ann", town)
+            >>> driver.store("towns-table").get("ann").value
+            'York'
         """
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
@@ -304,6 +320,8 @@ class StreamsBuilder:
     ) -> StreamsBuilder:
         """Add a store that a processor fills from a topic and that every task can read.
 
+        For an example, see ``Topology.add_global_store``.
+
         Args:
             store: As in ``Topology.add_global_store``.
             topic: As in ``Topology.add_global_store``.
@@ -313,8 +331,13 @@ class StreamsBuilder:
             timestamp: As in :meth:`stream`.
             name: Name of the processor's node; the source is named ``<name>-source``.
 
+        Returns:
+            This builder.
+
         Raises:
             TopologyError: If the topic is read twice, a name is in use, or the store is of another kind.
+
+        Source: ``StreamsBuilder.addGlobalStore``.
         """
         graph = self._graph
         graph.names.reserve(store.name)
@@ -331,17 +354,25 @@ class StreamsBuilder:
         return self
 
     def add_state_store(self, store: StoreSpec) -> StreamsBuilder:
-        """Add a store for processors. ``process(..., stores=[name])`` connects it.
+        """Add a store for processors. ``process(..., stores=[name])`` connects it. For an example, see ``KTable.transform_values``.
+
+        Args:
+            store: The store, such as ``ms.stores.key_value(...)``.
+
+        Returns:
+            This builder.
 
         Raises:
             TopologyError: If another store has its name.
+
+        Source: ``StreamsBuilder.addStateStore``.
         """
         self._graph.names.reserve(store.name)
         self._graph.topology.add_store(store)
         return self
 
     def build(self, *, explicit_names: bool = False) -> Topology:
-        """Finish the topology.
+        """Finish the topology. For an example, see :class:`StreamsBuilder`.
 
         Args:
             explicit_names: Whether to reject stores and internal topics with generated names. An edit of the program may change a
@@ -353,7 +384,7 @@ class StreamsBuilder:
         Raises:
             TopologyError: If the topology is invalid, or operators lack names.
 
-        Source: KIP-1111 (``ensure.explicit.internal.resource.naming``) for ``explicit_names``.
+        Source: ``StreamsBuilder.build``; KIP-1111 (``ensure.explicit.internal.resource.naming``) for ``explicit_names``.
         """
         self._graph.topology.validate()
         if explicit_names:

@@ -25,6 +25,9 @@ class Folding(ABC, Generic[R, V]):
 
     Results are by key, or by key and window or session. Built-in aggregations drop and count records without a value, and the engine can
     compute them without a function call per record. Kafka Streams has only ``count`` and ``reduce``, which can express the others.
+
+    Each method raises ``ArgumentError`` if an argument has a wrong type, and ``TopologyError`` if a name is in use, or if the retention
+    of a window or session store is too short for the windows.
     """
 
     _grouping: Grouping
@@ -39,8 +42,23 @@ class Folding(ABC, Generic[R, V]):
             store: Name of the store of the results, or ``ms.stores.options(name, ...)``.
             name: As in :meth:`sum`.
 
+        Returns:
+            A table from key to result, with the serde of the values.
+
         Raises:
             TopologyError: If the store's retention is too short for the windows; see ``count``.
+
+        Source: ``KGroupedStream.reduce``, ``TimeWindowedKStream.reduce``, ``SessionWindowedKStream.reduce``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("bids", value=ms.serdes.int64).group_by_key().reduce(max, store="highest").to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for bid in (3, 7, 5):
+            ...     driver.pipe("bids", "vase", bid)
+            >>> [record.value for record in driver.read("out")]
+            [3, 7, 7]
         """
         return self._aggregated(reducing(reducer, self._grouping.value), store, name)
 
@@ -53,6 +71,8 @@ class Folding(ABC, Generic[R, V]):
 
         Returns:
             A table from key to sum, with the serde of the values.
+
+        Source: Kafka Streams has no sum; it is ``KGroupedStream.reduce`` with addition.
 
         Example:
             >>> import millstream as ms
@@ -72,6 +92,21 @@ class Folding(ABC, Generic[R, V]):
         Args:
             store: Name of the store of the values.
             name: As in :meth:`sum`.
+
+        Returns:
+            A table from key to smallest value, with the serde of the values.
+
+        Source: Kafka Streams has no minimum; it is ``KGroupedStream.reduce`` with ``min``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("bids", value=ms.serdes.int64).group_by_key().min(store="lowest").to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for bid in (5, 7, 3):
+            ...     driver.pipe("bids", "vase", bid)
+            >>> [record.value for record in driver.read("out")]
+            [5, 5, 3]
         """
         return self._folded(store, name, Fold.MIN)
 
@@ -81,6 +116,21 @@ class Folding(ABC, Generic[R, V]):
         Args:
             store: Name of the store of the values.
             name: As in :meth:`sum`.
+
+        Returns:
+            A table from key to largest value, with the serde of the values.
+
+        Source: Kafka Streams has no maximum; it is ``KGroupedStream.reduce`` with ``max``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("bids", value=ms.serdes.int64).group_by_key().max(store="highest").to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for bid in (5, 3, 7):
+            ...     driver.pipe("bids", "vase", bid)
+            >>> [record.value for record in driver.read("out")]
+            [5, 5, 7]
         """
         return self._folded(store, name, Fold.MAX)
 
@@ -93,6 +143,8 @@ class Folding(ABC, Generic[R, V]):
 
         Returns:
             A table from key to mean, with ``serdes.float64``.
+
+        Source: Kafka Streams has no mean; it is ``KGroupedStream.aggregate`` with sum and count.
 
         Example:
             >>> import millstream as ms
@@ -114,5 +166,4 @@ class Folding(ABC, Generic[R, V]):
     @abstractmethod
     def _aggregated(
         self, aggregation: GroupedAggregation, store: StoreLike | None, name: str | None
-    ) -> KTable[R, Any]:
-        """Add an aggregation and return its table."""
+    ) -> KTable[R, Any]: ...

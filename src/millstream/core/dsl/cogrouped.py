@@ -43,8 +43,6 @@ class CogroupedInput(NamedTuple):
     """A grouped stream of a cogroup.
 
     Attributes:
-        grouping: The records of the stream.
-        aggregator: Maps key, value and aggregate to the new aggregate.
         unnamed: Whether it needs a repartition that has no name in the program.
     """
 
@@ -73,14 +71,7 @@ class _Cogroup(Generic[K, A]):
     def _add(
         self, store: StoreSpec, make: MakeNode, name: str | None, late: LateConsumer | None = None
     ) -> str:
-        """Add the aggregations and their table, and return the node of the table.
-
-        Args:
-            store: The shared store.
-            make: Creates the node of an input.
-            name: Name of the table's node in the program.
-            late: Called with the stream of the late records of each input.
-        """
+        """Add the aggregations and their table, and return the node of the table."""
         graph = self._graph
         graph.topology.add_store(store)
         first = self._first_unnamed()
@@ -129,14 +120,19 @@ class CogroupedKStream(_Cogroup[K, A]):
     def cogroup(
         self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, A], A | None]
     ) -> CogroupedKStream[K, A]:
-        """Add a grouped stream.
+        """Add a grouped stream. For an example, see ``KGroupedStream.cogroup``.
 
         Args:
             grouped: The stream.
             aggregator: ``(key, value, aggregate) -> aggregate`` for the records of the stream; None deletes the key.
 
+        Returns:
+            A cogroup of all streams so far and this one.
+
         Raises:
             TopologyError: If the stream belongs to another builder.
+
+        Source: ``CogroupedKStream.cogroup`` (KIP-150).
         """
         added = grouped._input(aggregator)
         if added.grouping.graph is not self._graph:
@@ -153,13 +149,21 @@ class CogroupedKStream(_Cogroup[K, A]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
-        """Aggregate the records of all streams per key.
+        """Aggregate the records of all streams per key. For an example, see ``KGroupedStream.cogroup``.
 
         Args:
             initializer: Creates the first aggregate of a key.
             value: Serde of the aggregates; None uses the builder's default.
             store: Name of the store of the aggregates.
             name: Name of the table's node; without ``store``, also the first part of the store's name.
+
+        Returns:
+            A table from key to aggregate.
+
+        Raises:
+            TopologyError: If a name is in use.
+
+        Source: ``CogroupedKStream.aggregate`` (KIP-150).
         """
         options = self._options(store, "cogroup", name)
         spec = self._graph.store(options, self._key, value or self._graph.default_value)
@@ -193,7 +197,10 @@ class CogroupedKStream(_Cogroup[K, A]):
                 late for a window or for their session, by the time of their stream. These records are unchanged, with the serdes of
                 their stream.
 
-        Source: ``CogroupedKStream.windowedBy``. ``late`` has no counterpart there.
+        Returns:
+            The cogroup by key and window or session, ready to be aggregated.
+
+        Source: ``CogroupedKStream.windowedBy``. Kafka Streams has no counterpart of ``late``.
 
         Example:
             >>> import millstream as ms
@@ -214,8 +221,6 @@ class CogroupedKStream(_Cogroup[K, A]):
 
 
 class _WindowedCogroup(_Cogroup[K, A], Generic[K, A, W]):
-    """Grouped streams with their windows."""
-
     def __init__(self, inputs: tuple[CogroupedInput, ...], windows: W, late: LateConsumer | None) -> None:
         super().__init__(inputs)
         self._windows = windows
@@ -237,7 +242,7 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, AnyTimeWindows]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Aggregate the records of all streams per key and window.
+        """Aggregate the records of all streams per key and window. For an example, see :meth:`CogroupedKStream.windowed_by`.
 
         Args:
             initializer: Creates the first aggregate of a window.
@@ -245,8 +250,13 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A, AnyTimeWindows]):
             store: Name of the window store, or ``ms.stores.options(name, retention=...)``.
             name: As in :meth:`CogroupedKStream.aggregate`.
 
+        Returns:
+            A table from ``Windowed`` key to aggregate.
+
         Raises:
             TopologyError: If the store's retention is shorter than size (twice the difference) and grace together.
+
+        Source: ``TimeWindowedCogroupedKStream.aggregate`` (KIP-150).
         """
         windows, emit = self._windows, on_window_update
         options = self._options(store, f"{window_word(windows)}-cogroup", name)
@@ -287,7 +297,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Aggregate the records of all streams per key and session.
+        """Aggregate the records of all streams per key and session. For an example, see :meth:`CogroupedKStream.windowed_by`.
 
         Args:
             initializer: Creates the aggregate of a session, into which existing sessions are merged.
@@ -296,8 +306,13 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A, SessionWindows]):
             store: Name of the session store, or ``ms.stores.options(name, retention=...)``.
             name: As in :meth:`CogroupedKStream.aggregate`.
 
+        Returns:
+            A table from ``Windowed`` key to aggregate.
+
         Raises:
             TopologyError: If the store's retention is shorter than gap and grace together.
+
+        Source: ``SessionWindowedCogroupedKStream.aggregate`` (KIP-150).
         """
         windows, emit = self._windows, on_window_update
         options = self._options(store, f"{window_word(windows)}-cogroup", name)

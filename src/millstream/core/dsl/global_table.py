@@ -27,5 +27,8 @@ class GlobalKTable(Generic[K, V]):
 
     @property
     def store_name(self) -> str:
-        """Name of the store of the table (``queryableStoreName``)."""
+        """Name of the store of the table (``queryableStoreName``).
+
+        Source: ``GlobalKTable.queryableStoreName``.
+        """
         return self._store.name

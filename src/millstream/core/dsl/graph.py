@@ -51,7 +51,6 @@ class Graph:
     """A topology under construction, with its default serdes and names.
 
     Attributes:
-        topology: The topology so far.
         default_key: Serde of keys for which no other serde is known.
         default_value: Serde of values for which no other serde is known.
         names: The names of nodes, stores and internal topics.
@@ -226,18 +225,7 @@ class Graph:
         partitioner: StreamPartitioner | None = None,
         kinds: Parts = STREAM_PARTS,
     ) -> str:
-        """Add a repartition and return its name.
-
-        Args:
-            parents: The upstream node or nodes.
-            topic_name: Middle part of the topic's name.
-            key: Serde of the keys.
-            value: Serde of the values.
-            partitions: Number of partitions; None uses the number of the upstream topics.
-            drop_null_keys: Whether records without a key are dropped.
-            partitioner: Chooses the partition; None chooses by key.
-            kinds: Kinds of its filter, sink and source, for their numbered names.
-        """
+        """Add a repartition and return its name."""
         parts = self.count_repartition(kinds)
         numbered = self.names.numbered and topic_name in self.names.generated
         node = Repartition(

@@ -53,6 +53,18 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
 
         Returns:
             A table from key to count (64 bits).
+
+        Source: ``KGroupedStream.count``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ms.serdes.int64)
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for key in ("a", "b", "a"):
+            ...     driver.pipe("in", key, "x")
+            >>> [(record.key, record.value) for record in driver.read("out")]
+            [('a', 1), ('b', 1), ('a', 2)]
         """
         return self._folded(store, name, Fold.COUNT)
 
@@ -73,6 +85,22 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             value: Serde of the aggregates; None uses the builder's default.
             store: Name of the store of the aggregates.
             name: As in :meth:`count`.
+
+        Returns:
+            A table from key to aggregate.
+
+        Source: ``KGroupedStream.aggregate``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> words = builder.stream("words").group_by_key()
+            >>> words.aggregate(str, lambda key, word, line: f"{line} {word}".strip(), store="lines").to_stream().to("lines")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for word in ("to", "be"):
+            ...     driver.pipe("words", "1", word)
+            >>> [record.value for record in driver.read("lines")]
+            ['to', 'to be']
         """
         value = value or self._grouping.graph.default_value
         return self._aggregated(GroupedAggregation("aggregate", initializer, aggregator, value), store, name)

@@ -18,8 +18,6 @@ class Handle(Generic[K, V]):
     """The output of a node.
 
     Args:
-        graph: The graph to which it belongs.
-        node: Name of the node.
         key: Serde of the keys, if known.
         value: Serde of the values, if known.
         rekeyed: Whether keys were changed since the records were last partitioned by key.

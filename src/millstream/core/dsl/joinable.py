@@ -149,12 +149,14 @@ class JoinableStream(StreamHandle[K, V]):
             >>> import millstream as ms
             >>> builder = ms.StreamsBuilder()
             >>> prices = builder.table("prices")
-            >>> builder.stream("orders").join(prices, lambda order, price: f"{order} at {price}").to("out")
+            >>> orders = builder.stream("orders")
+            >>> orders.join(prices, lambda order, price: f"{order} at {price}").to("out")
+            >>> orders.left_join(prices, lambda order, price: f"{order}: {price}").to("all")
             >>> driver = ms.testing.TopologyTestDriver(builder.build())
-            >>> driver.pipe("prices", "apple", "3", 0)
-            >>> driver.pipe("orders", "apple", "two", 1)
-            >>> [record.value for record in driver.read("out")]
-            ['two at 3']
+            >>> for topic, key, value in (("prices", "apple", "3"), ("orders", "apple", "two"), ("orders", "pear", "six")):
+            ...     driver.pipe(topic, key, value)
+            >>> [record.value for topic in ("out", "all") for record in driver.read(topic)]
+            ['two at 3', 'two: 3', 'six: None']
         """
         options = JoinOptions(windows, key, value, other_value, grace, store, late, other_late)
         return self._joined("inner", other, functions, options, name, with_key=with_key)
@@ -240,7 +242,7 @@ class JoinableStream(StreamHandle[K, V]):
         """Join like :meth:`join`, with one result, whose other value is None, for each record without a partner.
 
         With a table, this result is immediate, or follows the grace period. With a stream, it follows when the window of the record has
-        closed. A record without a key, or for which the selector returns None, has no partner. For the arguments, see :meth:`join`.
+        closed. A record without a key, or for which the selector returns None, has no partner. For arguments and example, see :meth:`join`.
 
         Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
         """

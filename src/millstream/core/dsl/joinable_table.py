@@ -126,6 +126,9 @@ class JoinableTable(TableHandle[K, V]):
             store: Name of a store for the result; None stores no result. A join with ``on`` always stores its result.
             name: Name of the node of the result; with ``on``, also the first part of the names of its topics and stores.
 
+        Returns:
+            A table of the results, with the keys of this table.
+
         Raises:
             TopologyError: If the other table belongs to another builder, ``null_on`` has another value, or there are partitioners
                 without ``on``.
@@ -216,9 +219,27 @@ class JoinableTable(TableHandle[K, V]):
     ) -> KTable[K, Any]:
         """Join two tables like :meth:`join`; a row of this table also has a result if the other table has no row.
 
-        The joiner then receives None for the other row, also if ``on`` returns None. For the arguments, see :meth:`join`.
+        The joiner receives None for a missing row of the other table. A row for which ``on`` returns None has a result, too. For the other
+        arguments, see :meth:`join`.
+
+        Returns:
+            A table of the results, with the keys of this table.
+
+        Raises:
+            TopologyError: As in :meth:`join`.
 
         Source: ``KTableKTableLeftJoin``; KIP-213 and KIP-962 for foreign keys.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> joined = builder.table("names").left_join(builder.table("towns"), lambda name, town: f"{name} of {town}")
+            >>> joined.to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for topic, value in [("names", "Ada"), ("towns", "London")]:
+            ...     driver.pipe(topic, "1", value, 0)
+            >>> [record.value for record in driver.read("out")]
+            ['Ada of None', 'Ada of London']
         """
         join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "left", name)
         foreign = foreign_key_options(on, (partitioner, other_partitioner), with_key=with_key)
@@ -256,11 +277,28 @@ class JoinableTable(TableHandle[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Join two tables by key: the result has a row where either table has one; None stands for a missing row.
+        """Join two tables by key: the result has a row where either table has one.
 
-        For the arguments, see :meth:`join`.
+        The joiner receives None for a missing row of either table, but never for both. For the arguments, see :meth:`join`.
+
+        Returns:
+            A table of the results.
+
+        Raises:
+            TopologyError: If the other table belongs to another builder.
 
         Source: ``KTableKTableOuterJoin``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> joined = builder.table("names").outer_join(builder.table("towns"), lambda name, town: f"{name} of {town}")
+            >>> joined.to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for topic, value in [("towns", "London"), ("names", "Ada"), ("towns", None)]:
+            ...     driver.pipe(topic, "1", value, 0)
+            >>> [record.value for record in driver.read("out")]
+            ['None of London', 'Ada of London', 'Ada of None']
         """
         join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "outer", name)
         return self._joined(other, join, value, store)

@@ -33,18 +33,30 @@ V2 = TypeVar("V2")
 class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
     """A stream of records, each independent of the others. Returned by ``StreamsBuilder.stream``.
 
-    Operators return new streams and do not change this one. Functions receive keys and values as objects; None represents null.
+    Operators return new streams and do not change this one; they keep timestamps and headers. Functions receive keys and values as
+    objects; None represents null. ``name`` is the name of an operator's node. Each method raises ``ArgumentError`` if an argument has a
+    wrong type, and ``TopologyError`` if a name is in use.
 
-    Source: KIP-28, "High-level Stream DSL"; ``org.apache.kafka.streams.kstream.KStream``.
+    Source: KIP-28, "High-level Stream DSL"; the methods of ``org.apache.kafka.streams.kstream.KStream``, such as ``flatMapValues``.
+
+    Examples:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> words = builder.stream("in").flat_map_values(str.split).filter(lambda key, word: word != "or")
+        >>> words.select_key(lambda key, word: word[0]).map_values(str.upper).to("out")
+        >>> driver = ms.testing.TopologyTestDriver(builder.build())
+        >>> driver.pipe("in", "1", "tea or milk")
+        >>> [(record.key, record.value) for record in driver.read("out")]
+        [('t', 'TEA'), ('m', 'MILK')]
     """
 
     def filter(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
-        """Keep the records for which a predicate of key and value is true."""
+        """Keep the records for which ``predicate`` of key and value is true."""
         node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate)
         return self._same_types(node)
 
     def filter_not(self, predicate: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
-        """Keep the records for which a predicate of key and value is false."""
+        """Keep the records for which ``predicate`` of key and value is false."""
         node = nodes.Filter(self._graph.name("KSTREAM-FILTER", name), (self._node,), predicate, keep=False)
         return self._same_types(node)
 
@@ -123,12 +135,12 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return self._new_values(node)
 
     def select_key(self, mapper: Callable[[K, V], K2], *, name: str | None = None) -> KStream[K2, V]:
-        """Set a new key for each record; a later grouping repartitions the records."""
+        """Set ``mapper(key, value)`` as the new key of each record; a later grouping repartitions the records."""
         node = nodes.SelectKey(self._graph.name("KSTREAM-KEY-SELECT", name), (self._node,), mapper)
         return KStream(self._graph, self._graph.add(node), None, self._value, rekeyed=True)
 
     def peek(self, action: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
-        """Call a function with key and value of each record, and forward the record unchanged.
+        """Call ``action(key, value)`` for each record, and forward the record unchanged (KIP-121).
 
         Records are processed again after a crash, so the function may be called more than once for a record.
         """
@@ -136,7 +148,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return self._same_types(node)
 
     def foreach(self, action: Callable[[K, V], object], *, name: str | None = None) -> None:
-        """Call a function with key and value of each record; the stream ends here."""
+        """Call ``action(key, value)`` for each record; the stream ends here. It may be called again after a crash, as in :meth:`peek`."""
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-FOREACH", name), (self._node,), action))
 
     def print(
@@ -164,7 +176,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         self._graph.add(nodes.Peek(self._graph.name("KSTREAM-PRINTER", name), (self._node,), action))
 
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
-        """Merge two streams. Each stream keeps its order; there is no order between the streams."""
+        """Merge two streams of the same builder. Each stream keeps its order; there is no order between the streams."""
         node = nodes.Pass(self._graph.name("KSTREAM-MERGE", name), (self._node, other._node))
         key = self._key if self._key == other._key else None
         value = self._value if self._value == other._value else None
@@ -172,7 +184,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         return KStream(self._graph, self._graph.add(node), key, value, rekeyed=rekeyed)
 
     def split(self, *, name: str | None = None) -> BranchedKStream[K, V]:
-        """Begin to split the stream. Each record goes to the first branch whose predicate is true.
+        """Begin to split the stream (KIP-418). Each record goes to the first branch whose predicate is true.
 
         Args:
             name: Prefix of the names of the branches.
@@ -284,7 +296,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         partitions: int | None = None,
         partitioner: StreamPartitioner | None = None,
     ) -> KStream[K, V]:
-        """Send each record to the partition of its key, through ``<application id>-<name>-repartition``.
+        """Send each record to the partition of its key, through ``<application id>-<name>-repartition`` (KIP-221).
 
         Records without a key have no partition. They are dropped and counted, unless a left or outer join of a stream follows anywhere
         downstream: then they are forwarded to any partition (KIP-962).
@@ -356,7 +368,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         store: StoreLike | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Turn the stream into a table with the newest value per key; a null value deletes the key.
+        """Turn the stream into a table with the newest value per key; a null value deletes the key (KIP-523).
 
         Args:
             key: Serde of the keys; None uses the serde known from upstream, else the builder's default.

@@ -40,7 +40,19 @@ A = TypeVar("A")
 class KTable(JoinableTable[K, V]):
     """A table: the newest value per key. Returned by ``StreamsBuilder.table`` and by aggregations.
 
-    Source: ``org.apache.kafka.streams.kstream.KTable``.
+    Each method raises ``ArgumentError`` if an argument has a wrong type, and ``TopologyError`` if a name is in use.
+
+    Source: KIP-28, "High-level Stream DSL"; the methods of ``org.apache.kafka.streams.kstream.KTable``, such as ``mapValues``.
+
+    Examples:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> builder.table("in").filter(lambda key, value: value != "x").map_values(str.upper).to_stream().to("out")
+        >>> driver = ms.testing.TopologyTestDriver(builder.build())
+        >>> for value in ("v", "x"):
+        ...     driver.pipe("in", "k", value)
+        >>> [record.value for record in driver.read("out")]
+        ['V', None]
     """
 
     @property
@@ -256,16 +268,27 @@ class KGroupedTable(Generic[K, V]):
     """Rows of a table, grouped by a new key. Returned by ``KTable.group_by``.
 
     When a row changes, its old value is subtracted from its old group and its new value is added to its new group. If the groups differ,
-    there are two results, one after the other.
+    there are two results, one after the other. Each method raises ``ArgumentError`` and ``TopologyError`` as those of ``KTable`` do.
 
-    Source: ``org.apache.kafka.streams.kstream.KGroupedTable``.
+    Source: ``org.apache.kafka.streams.kstream.KGroupedTable``, which has no ``sum`` and ``mean``.
+
+    Examples:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> towns = builder.table("towns").group_by(lambda person, town: (town, person))
+        >>> towns.count(store="people").to_stream().to("out", value=ms.serdes.int64)
+        >>> driver = ms.testing.TopologyTestDriver(builder.build())
+        >>> for town in ("Bath", "York"):
+        ...     driver.pipe("towns", "ann", town)
+        >>> [(record.key, record.value) for record in driver.read("out")]
+        [('Bath', 1), ('Bath', 0), ('York', 1)]
     """
 
     def __init__(self, grouping: Grouping) -> None:
         self._grouping = grouping
 
     def count(self, *, store: StoreLike | None = None, name: str | None = None) -> KTable[K, int]:
-        """Count the rows per new key.
+        """Count the rows per new key (64 bits).
 
         Args:
             store: Name of the store of the counts.

@@ -49,14 +49,10 @@ _LONGEST: Final = 200
 class Names:
     """The names of one topology under construction.
 
-    Args:
-        naming: How unnamed state is named.
-
     Raises:
         TopologyError: If the naming is unknown.
 
     Attributes:
-        numbered: Whether state is named by numbers.
         generated: The generated names of state and of internal topics.
     """
 
@@ -97,10 +93,6 @@ class Names:
 
     def generate(self, numbered: str, path: str) -> str:
         """Return a generated name for state.
-
-        Args:
-            numbered: The name of the state in Kafka Streams.
-            path: The path of the state.
 
         Raises:
             TopologyError: If the program uses the name for something else, or the name is too long.
@@ -183,10 +175,6 @@ def check_explicit_names(topology: Topology, generated: Collection[str]) -> None
     """Reject a topology with generated names.
 
     Global tables need no names, because they are filled from their topics whatever their stores are called.
-
-    Args:
-        topology: The topology.
-        generated: The generated names of stores and of internal topics.
 
     Raises:
         TopologyError: If a store or an internal topic has a generated name. The message lists each one, with its operator and the

@@ -64,6 +64,24 @@ class ProcessableStream(StreamHandle[K, V]):
 
         Returns:
             The forwarded records, whose types only the processor knows.
+
+        Raises:
+            TopologyError: If the supplier returns the same processor twice, a store was never added, or a name is in use.
+
+        Source: ``KStream.process`` (KIP-820).
+
+        Example:
+            >>> import millstream as ms
+            >>> class Twice(ms.Processor[str, str, str, str]):
+            ...     def process(self, record):
+            ...         self.context.forward(record)
+            ...         self.context.forward(record.with_value(record.value.upper()))
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").process(Twice).to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("in", "k", "v")
+            >>> [record.value for record in driver.read("out")]
+            ['v', 'V']
         """
         process = self._processor(Process, supplier, stores, name, key_local=key_local)
         node = Completion(calls, acknowledges, max_unacknowledged).node(process, self._serdes())
@@ -86,7 +104,25 @@ class ProcessableStream(StreamHandle[K, V]):
             key_local: As in :meth:`process`.
             name: Name of the node.
 
+        Returns:
+            The forwarded records, with the same keys.
+
+        Raises:
+            TopologyError: As in :meth:`process`.
+
         Source: ``KStream.processValues``; ``FixedKeyProcessor`` (KIP-820).
+
+        Example:
+            >>> import millstream as ms
+            >>> class Upper(ms.Processor[str, str, str, str]):
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_value(record.value.upper()))
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").process_values(Upper).to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("in", "k", "v")
+            >>> [record.value for record in driver.read("out")]
+            ['V']
         """
         node = self._processor(ProcessValues, supplier, stores, name, key_local=key_local)
         return self._graph.stream(self._graph.add_supplied(node), self._key, None, rekeyed=self._rekeyed)
@@ -182,10 +218,14 @@ class ProcessableStream(StreamHandle[K, V]):
                 function, which runs in a thread pool. It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)``
                 or ``ms.skip()``. With ``batch=...``, it receives lists and returns a list.
             with_key: Whether the function also takes the key.
-            batch: ``(max_records, max_wait)``: the maximum number of records per call, and how long a call waits for them.
+            batch: ``(max_records, max_wait)``: the maximum number of records per call, and how long a call waits for them (a timedelta, or
+                milliseconds).
             store: Name of the store of unfinished records, or a name with options.
             name: Name of the node.
             options: Options of the calls; see :class:`millstream.Calls`.
+
+        Returns:
+            The records with the results of their calls, in the order that the option ``order`` requests.
 
         Raises:
             TopologyError: If an option is invalid.
@@ -250,6 +290,17 @@ class ProcessableStream(StreamHandle[K, V]):
 
         Raises:
             TopologyError: If an option is invalid.
+
+        Source: KIP-311, for calls that have no result.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder, sent = ms.StreamsBuilder(), []
+            >>> builder.stream("mails").foreach_async(lambda address, text: sent.append((address, text)))
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> driver.pipe("mails", "ann", "hello")
+            >>> sent
+            [('ann', 'hello')]
         """
         called = AsyncFunction(function, Calls(**options, batch=batch), store, name)
         async_operators.foreach_async(self, called)
@@ -266,7 +317,7 @@ class ProcessableStream(StreamHandle[K, V]):
         """Call a function that may write to stores and forward records. The forwarded records are the new stream.
 
         Its writes and forwarded records take effect when the record retires: atomically, in the order in which the function made them. Its
-        reads include its own writes. If it fails, it has no effect.
+        reads include its own writes. If it fails, it has no effect. For an example, see :class:`millstream.CallContext`.
 
         Args:
             function: ``(record, context) -> None``, as in :meth:`map_values_async`; see :class:`millstream.CallContext`.
@@ -280,6 +331,8 @@ class ProcessableStream(StreamHandle[K, V]):
 
         Raises:
             TopologyError: If an option is invalid, or a store is not a key-value store.
+
+        Source: KIP-311, for functions that use stores.
         """
         called = AsyncFunction(function, Calls(**options), store, name)
         node = async_operators.process_async(self, called, stores)

@@ -43,8 +43,6 @@ W = TypeVar("W", bound=AnyTimeWindows | SessionWindows)
 
 
 class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
-    """A grouped stream with its windows."""
-
     def __init__(
         self,
         grouping: Grouping,
@@ -75,8 +73,7 @@ class _WindowedKStream(Folding["Windowed[K]", V], Generic[K, V, W]):
     def _result_key(self) -> Serde[Windowed[Any]]: ...
 
     @abstractmethod
-    def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
-        """Add the node of an aggregation, with its stores."""
+    def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None: ...
 
 
 @checked_methods
@@ -136,8 +133,24 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 
+        Returns:
+            A table from ``Windowed`` key to aggregate.
+
         Raises:
             TopologyError: As in :meth:`count`.
+
+        Source: ``TimeWindowedKStream.aggregate``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> words = builder.stream("words").group_by_key().windowed_by(ms.TumblingWindows(1000, grace=0))
+            >>> words.aggregate(str, lambda key, word, so_far: so_far + word, store="joined").to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp, word in ((0, "a"), (999, "b"), (1000, "c")):
+            ...     driver.pipe("words", "k", word, timestamp)
+            >>> [(record.key.start, record.value) for record in driver.read("out")]
+            [(0, 'a'), (0, 'ab'), (1000, 'c')]
         """
         value = value or self._grouping.graph.default_value
         return self._aggregated(GroupedAggregation("aggregate", initializer, aggregator, value), store, name)
@@ -223,8 +236,25 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             store: As in :meth:`count`.
             name: As in :meth:`count`.
 
+        Returns:
+            A table from ``Windowed`` key to aggregate.
+
         Raises:
             TopologyError: As in :meth:`count`.
+
+        Source: ``SessionWindowedKStream.aggregate``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> words = builder.stream("words").group_by_key().windowed_by(ms.SessionWindows(30, grace=0))
+            >>> joined = words.aggregate(str, lambda key, word, so_far: so_far + word, lambda key, a, b: a + b, store="joined")
+            >>> joined.filter(lambda window, value: value).to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp, word in ((0, "a"), (30, "b"), (61, "c")):
+            ...     driver.pipe("words", "k", word, timestamp)
+            >>> [record.value for record in driver.read("out") if record.value]
+            ['a', 'ab', 'c']
         """
         value = value or self._grouping.graph.default_value
         aggregation = GroupedAggregation("aggregate", initializer, aggregator, value, merger)

@@ -74,7 +74,6 @@ class Column:
         return Column(self.serde, data, None if self.known is None else self.known[start:end])
 
     def present(self) -> list[bool]:
-        """Return, per row, True if it is not null."""
         return [item is not None for item in (self.known if self.data is None else self.data) or ()]
 
     def any_null(self) -> bool:
@@ -108,7 +107,6 @@ class Columns:
         return Columns(column, self.values, self.timestamps, self.headers, self.positions)
 
     def only(self, kept: Sequence[object]) -> Columns:
-        """Return the records with a true mark in ``kept``."""
         return Columns(
             self.keys.only(kept),
             self.values.only(kept),

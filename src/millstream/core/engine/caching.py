@@ -186,7 +186,6 @@ class Cache:
             self._hold(columns)
 
     def entries(self) -> Iterable[_Entry]:
-        """Return the waiting rows, in no particular order."""
         self._unfold()
         return self._rows.values()
 
@@ -291,7 +290,6 @@ class Cache:
                 self._put_each(columns)
 
     def _forward_early(self) -> None:
-        """Forward the least recently updated rows."""
         self._at_most()
         least = self._most * 3 // 4
         with _forwarding(self._runtime, self._order):

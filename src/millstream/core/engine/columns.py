@@ -186,11 +186,7 @@ def of_expression(
     expression: Expression,
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
 ) -> Form | None:
-    """Create the columnar form of a node that computes an expression of the value.
-
-    Args:
-        then: Forwards the records with their results to the nodes downstream.
-    """
+    """Create the columnar form of a node that computes an expression of the value."""
     form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
         return None
@@ -208,7 +204,6 @@ def of_expression(
 
 @singledispatch
 def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
-    """Create the columnar form of a node; None if its type has none."""
     return None
 
 
@@ -222,7 +217,6 @@ def by_rows(call: Call, runtime: Runtime) -> Form:
 
 
 def each(columns: Columns, call: Call, runtime: Runtime) -> None:
-    """Pass a batch on record by record."""
     locate = runtime.locate
     headers: Iterable[Headers] = repeat(()) if columns.headers is None else columns.headers
     keys, values = columns.keys.objects(), columns.values.objects()
@@ -268,7 +262,6 @@ def _tapped(node: n.Node, compiled: Compiled, call: ColumnsCall) -> ColumnsCall:
 
 
 def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
-    """Sample the first records of a batch, and count the others."""
     (sample, note, skip), metadata = point, runtime.metadata
     count = min(len(columns.timestamps), MAX_RECORDS)
     skip(len(columns.timestamps) - count)

@@ -54,7 +54,6 @@ class Compiled:
         entries: Per source node, the function that receives its records.
         contexts: The contexts of the processors, in the order of the topology.
         shared: Per node, the object that its function of one record shares with its columnar form.
-        caches: The caches of tables.
         clocks: In the task of a key range, by node, the functions that advance the stream time of nodes that keep their own.
         due_results: In the task of a key range, the results that records of other ranges make operators emit.
     """
@@ -83,7 +82,6 @@ class Compiled:
         self.contexts.reverse()
 
     def _tapped(self, node: n.Node, call: Call) -> Call:
-        """Wrap the function of a node so that its records are sampled, if the node is tapped."""
         point = self.runtime.taps.get(node.name)
         if point is None or isinstance(node, Border):  # the node in the task's main thread has the tap
             return call
@@ -154,7 +152,6 @@ class Compiled:
         return clocks
 
     def sources_of(self, node: str) -> frozenset[str]:
-        """Return the names of the sources upstream of a node."""
         sources = self._sources_of.get(node)
         if sources is None:
             sources = frozenset(name for name in self.entries if node in self._behind(name))
@@ -231,9 +228,5 @@ def nothing(*args: Any) -> None:
 
 @singledispatch
 def compile_node(node: n.Node, compiled: Compiled) -> Call:
-    """Compile a node to its closure. Compilers are registered per node type.
-
-    Raises:
-        TopologyError: If no compiler is registered for the type.
-    """
+    """Compile a node to its closure. Compilers are registered per node type."""
     raise TopologyError(f"the engine does not support nodes of type {type(node).__name__} ({node.name!r})")

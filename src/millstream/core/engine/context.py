@@ -132,7 +132,6 @@ class NodeContext:
         )
 
     def state_store(self, name: str) -> Any:
-        """Return a connected store or a global store; see ``ProcessorContext.state_store``."""
         if name not in self._stores:
             if name in self._runtime.global_stores:
                 return self._runtime.global_stores[name]

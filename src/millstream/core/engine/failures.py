@@ -120,10 +120,6 @@ def decide(
 ) -> tuple[Decision, str]:
     """Call an error handler and check its decision.
 
-    Args:
-        again: True if the record can be retried.
-        topic: The dead-letter topic of the application; None if it has none.
-
     Returns:
         The decision, and the outcome of the handler as a sentence. The decision is "fail" if the handler raises or requests something
         impossible.

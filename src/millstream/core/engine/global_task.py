@@ -1,11 +1,9 @@
 """Global task: maintains a global store.
 
-A global store is filled by an ordinary task with the store's source and the node that follows it. A driver passes the records of the
-topic to the task, in the order of their offsets, and applies the changes of each outcome.
-
-Each host fills its copy at any time, possibly more than once. A record may therefore change nothing but the stores, and the change may
-depend only on the records. There are no schedules (the context refuses them). A record that fails is skipped and counted instead of sent
-to the dead-letter topic, because each copy would send it again.
+A global store is filled by an ordinary task with the store's source and the node that follows it. Each host fills its copy at any time,
+possibly more than once. A record may therefore change nothing but the stores, and the change may depend only on the records. There are no
+schedules (the context refuses them). A record that fails is skipped and counted instead of sent to the dead-letter topic, because each
+copy would send it again.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ def global_task(
 
     Args:
         policies: Error policies. A record that they would send to the dead-letter topic is skipped.
-        snapshot: The last return value of ``Task.snapshot``.
     """
     return Task(
         part,

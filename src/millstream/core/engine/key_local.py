@@ -32,8 +32,6 @@ _BY_KEY: Final = frozenset(
 
 
 class KeyLocalStore:
-    """Wraps a store to refuse keys of other key ranges."""
-
     __slots__ = ("_key_range", "_processor", "_spec", "_store")
 
     def __init__(self, store: Any, spec: StoreSpec, key_range: KeyRange, processor: str) -> None:

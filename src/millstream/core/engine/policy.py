@@ -38,7 +38,7 @@ MOST_ATTEMPTS: Final = 10
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """The failed record and its location, for an error handler (Kafka Streams: ``ErrorHandlerContext``).
+    """The failed record and its location, for an error handler.
 
     Attributes:
         stage: ``"deserialize"``, ``"process"`` or ``"produce"``.
@@ -56,6 +56,8 @@ class ErrorContext:
         attempt: The number of the node's attempt at the record, from 1.
         target: The topic to which a sink was sending; None elsewhere, or if the choice of the topic failed.
         side: ``"key"`` or ``"value"`` if that part of the record did not fit the serde of a sink; None elsewhere.
+
+    Source: ``org.apache.kafka.streams.errors.ErrorHandlerContext`` (KIP-1033). For an example, see :class:`ErrorPolicies`.
     """
 
     stage: Stage
@@ -92,6 +94,8 @@ class Retrying:
 
     Raises:
         SettingsError: If an attribute has another value.
+
+    Source: Kafka Streams has no counterpart; its exception handlers (KIP-1033) decide once.
 
     Example:
         >>> import millstream as ms
@@ -130,7 +134,6 @@ class Retrying:
             )
 
     def __call__(self, context: ErrorContext, error: Exception) -> Decision:
-        """Return the decision for a failed record."""
         return "retry" if isinstance(error, self.on) and context.attempt < self.attempts else self.then
 
 
@@ -152,6 +155,8 @@ class ErrorPolicies:
 
     Raises:
         SettingsError: If a policy has another value.
+
+    Source: Kafka Streams' exception handlers (KIP-161, KIP-210, KIP-1033); KIP-1034 for dead letters.
 
     Example:
         >>> import millstream as ms
@@ -179,7 +184,12 @@ class ErrorPolicies:
             check_policy(f"operators[{node!r}]", policy)
 
     def of(self, stage: Stage, node: str = "") -> Policy:
-        """Return the policy of a node in a stage."""
+        """Return the policy of a node in a stage.
+
+        Args:
+            stage: ``"deserialize"``, ``"process"`` or ``"produce"``.
+            node: Name of the node.
+        """
         own = self.operators.get(node)
         if own is not None:
             return own
@@ -187,7 +197,11 @@ class ErrorPolicies:
         return policy
 
     def asks(self, node: str) -> bool:
-        """Return True if an error handler may decide about records that fail in a node."""
+        """Return whether an error handler may decide about records that fail in a node.
+
+        Args:
+            node: Name of the node.
+        """
         return any(callable(self.of(stage, node)) for stage in STAGES)
 
     @property
@@ -230,14 +244,7 @@ def is_fate(answer: object) -> bool:
 
 
 def check_policy(parameter: str, policy: object) -> None:
-    """Check that a value is an error policy.
-
-    Args:
-        parameter: The name of the parameter, for the error message.
-
-    Raises:
-        SettingsError: If it is not an error policy.
-    """
+    """Check that a value is an error policy."""
     if iscoroutinefunction(policy):
         raise SettingsError(
             f"{parameter}: an error handler must be a plain function, but {policy!r} is a coroutine function"

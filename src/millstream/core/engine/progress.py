@@ -36,7 +36,6 @@ class TaskProgress:
         }
 
     def by_partition(self) -> dict[TopicPartition, Progress]:
-        """Return the progress of each partition, for the snapshot."""
         return {
             partition: self._unfinished.get(partition, UnfinishedOffsets()).progress(position)
             for partition, position in self.positions().items()

@@ -33,7 +33,6 @@ class Schedule:
     Attributes:
         ordinal: Its number among the schedules from the processor's ``init``; None for later schedules.
         method: Name of the processor's method; None for schedules from ``init``.
-        interval_ms: Distance between grid points.
         due_ms: The next grid point, ms since the epoch.
         callback: Called with the current time, ms since the epoch.
         chosen: Whether the due time is a ``start_time``: the function has not been called yet.
@@ -53,7 +52,6 @@ class Schedule:
         self.cancelled = True
 
     def advance(self, now_ms: int) -> None:
-        """Set the due time to the first grid point after now."""
         missed = max(now_ms - self.due_ms, 0) // self.interval_ms
         self.due_ms += (missed + 1) * self.interval_ms
         self.chosen = False
@@ -84,7 +82,6 @@ class Punctuations:
         self.schedules: list[Schedule] = []
 
     def follow_clock(self, now_ms: int) -> None:
-        """Follow a wall clock that has moved back."""
         for schedule in self.schedules:
             if schedule.kind is PunctuationType.WALL_CLOCK_TIME:
                 schedule.follow_clock(now_ms)
@@ -94,7 +91,6 @@ class Punctuations:
         return min((s.due_ms for s in self.schedules if s.kind is kind and not s.cancelled), default=None)
 
     def first_due(self, kind: PunctuationType, now_ms: int) -> Schedule | None:
-        """Return the schedule with the earliest due time; None if none is due."""
         due = (s for s in self.schedules if s.kind is kind and not s.cancelled and s.due_ms <= now_ms)
         return min(due, key=lambda schedule: schedule.due_ms, default=None)
 
@@ -108,7 +104,6 @@ class Punctuations:
 
         Args:
             schedules: The last return value of :meth:`to_data`.
-            processors: The processors by node.
         """
         made = {(schedule.node, schedule.ordinal): schedule for schedule in self.schedules}
         for data in schedules:

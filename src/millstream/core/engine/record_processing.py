@@ -34,9 +34,6 @@ from millstream.core.topology.processor import PunctuationType
 class Processing:
     """Runs the records of a task. Owned by the task.
 
-    Args:
-        threads: The threads that run functions; None for no threads.
-
     Attributes:
         columnar: The columnar entries of the sources that have one, by name.
         threads: The part of the sub-topology that threads run; None if there is none.
@@ -110,7 +107,6 @@ class Processing:
             self._run_block(self.threads)
 
     def leave_records(self) -> None:
-        """Unset the current record."""
         self._runtime.partition = None
         self._runtime.chunk = None
 
@@ -166,7 +162,6 @@ class Processing:
     # By threads.
 
     def _collect_for_threads(self, threads: Fronts, queue: RecordQueue, end: int) -> None:
-        """Collect a run for the threads. A full block is processed at once."""
         start, chunk = queue.index, queue.chunks[0]
         name = self._sources[queue.partition.topic].name
         queue.taken(end)
@@ -247,8 +242,6 @@ class RangeTime:
     first step with such a record.
 
     Args:
-        compiled: The functions of the task.
-        group: The queues of the task.
         source_of: Returns the name of the source that reads a queue.
         advance: Advances the operators downstream of a queue.
     """
@@ -262,8 +255,6 @@ class RangeTime:
         """Advance to the time before a record.
 
         Args:
-            queue: The queue of the record.
-            time: The running maximum of the partition at the record.
             inclusive: True if all records of the queue with this running maximum precede the record.
         """
         end = (time, queue.id)
@@ -274,7 +265,7 @@ class RangeTime:
         self._pass(end, inclusive=inclusive)
 
     def _first_due(self, end: Order, *, inclusive: bool) -> tuple[Order, DueResults] | None:
-        """Return the first step before the end at which results are due, and these results."""
+        """Return the first step before the end at which results are due."""
         first: tuple[Order, DueResults] | None = None
         for results in self.compiled.due_results:
             due = results.due()

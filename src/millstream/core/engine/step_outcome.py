@@ -26,7 +26,6 @@ class TaskMetrics:
     Attributes:
         processed: Records taken from the queues.
         dropped: Records dropped on purpose (null keys, bad records under the policy "skip"), by reason.
-        punctuated: Calls of punctuators.
         enforced: Records taken while an empty input might still have delivered an earlier one.
         merged: Updates of tables that were not forwarded, because a cache merged them with a later update of the row.
         cache_bytes: Approximate peak size of the caches, bytes.
@@ -62,7 +61,6 @@ class Outcome:
         buffered: Size of the unprocessed records, per queue that has any.
         given_up: Empty inputs that the task no longer waits for.
         committable: The committable offset of each partition: no record before it is buffered or unfinished.
-        taps: Samples of the records that reached tapped nodes.
         shuffled: Per partition that is read through lanes, the lowest offset of a buffered or unfinished record; empty for tasks without
             asynchronous operators.
         wake_at_ms: When the next step is due if no records arrive, for wall-clock punctuation, the end of a wait for an empty input, idle
@@ -74,7 +72,6 @@ class Outcome:
             if never.
         calls: The metrics of each asynchronous operator.
         threads: The metrics of the threads; None if the task uses one thread.
-        stream_time_ms: Stream time of the task; -1 before the first record.
         notices: Lines for the log; at most a few per step.
     """
 
@@ -104,8 +101,6 @@ class Snapshot:
     """The state of a task besides its stores, from which it continues after a restart.
 
     Attributes:
-        schedules: The schedules (``Punctuations.to_data``).
-        buffered: The unprocessed records of each queue.
         positions: For queues with buffered records, the offset after the last record that was fed.
         stores: The memories of the stores, as JSON values.
         operators: The memories of the nodes, such as their stream time, by ``remembered_as``; as JSON values.

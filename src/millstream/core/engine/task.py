@@ -123,11 +123,7 @@ class Task:
         self._enforced = 0
 
     def init(self, now_ms: int) -> None:
-        """Call ``init`` of each processor, in the order of the topology, and restore schedules and buffered records.
-
-        Raises:
-            ProcessingError: If an ``init`` raises.
-        """
+        """Call ``init`` of each processor, in the order of the topology, and restore schedules and buffered records."""
         self._runtime.now_ms = now_ms
         for context in self._compiled.contexts:
             self._guarded(context.init, "init", context.processor)
@@ -187,9 +183,6 @@ class Task:
 
     def step(self, now_ms: int, budget: int | None = None) -> Outcome:
         """Process buffered records, smallest head timestamp first, call due punctuators, flush the caches and issue calls.
-
-        Args:
-            budget: The maximum number of records; None for all.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".

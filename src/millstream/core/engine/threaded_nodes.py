@@ -43,7 +43,6 @@ class ThreadFigures:
     """Metrics of the threads of a task.
 
     Attributes:
-        executed: Executed records, per thread.
         ended: How many threads were ended by a function.
     """
 
@@ -56,12 +55,6 @@ class ThreadFigures:
 
 
 def added(figures: Iterable[ThreadFigures | None]) -> ThreadFigures | None:
-    """Add up metrics; None if there are none.
-
-    Example:
-        >>> added([ThreadFigures((3, 1)), None, ThreadFigures((1, 1), ended=1)])
-        ThreadFigures(executed=(4, 2), ended=1)
-    """
     known = [each for each in figures if each is not None]
     return reduce(operator.add, known) if known else None
 
@@ -179,11 +172,7 @@ class _Block:
         return _Block([[] for _ in range(number)], deque(lines.values()), number)
 
     def finish(self, number: int, effects: Effects, *, stops: bool) -> None:
-        """Set the effects of a record.
-
-        Args:
-            stops: True if the record stops the application, so that later records are not needed.
-        """
+        """Set the effects of a record."""
         self.effects[number] = effects
         self.killers.pop(number, None)
         if stops:

@@ -86,9 +86,6 @@ class Epoch:
 class History:
     """The epochs of a partition, oldest first. Immutable.
 
-    Attributes:
-        epochs: The epochs; the last one is current.
-
     Example:
         >>> history = History.new(TopicPartition("orders", 0))
         >>> first, second = history.logs(2)
@@ -104,7 +101,6 @@ class History:
 
     @classmethod
     def new(cls, primary: TopicPartition) -> History:
-        """Return the history of a partition that was never split."""
         return cls(primary, (Epoch(0, 0, (Stretch(primary, KeyRange(0, 1), 0, None, 0),)),))
 
     @property

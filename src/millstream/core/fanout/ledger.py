@@ -62,7 +62,6 @@ class PartitionState:
 
     @property
     def phase(self) -> Phase | None:
-        """The phase of the pending change, or None."""
         return None if self.pending is None else Phase(self.change, self.pending)
 
     def announced(self, ranges: int) -> PartitionState:
@@ -74,7 +73,6 @@ class PartitionState:
         return PartitionState(self.history, self.change, HOLDING, self.ranges)
 
     def finished(self, ends: Mapping[TopicPartition, int]) -> PartitionState:
-        """Return the state after the change, with the given end offsets of the logs."""
         return PartitionState(self.history.changed(self.ranges, ends), self.change, None, self.ranges)
 
     def cancelled(self) -> PartitionState:
@@ -145,7 +143,6 @@ class Ledger:
         return known or PartitionState(History.new(TopicPartition(self.topic, partition)))
 
     def states(self) -> dict[int, PartitionState]:
-        """Return the states of all partitions that were or are being changed."""
         return dict(sorted(self._states.items()))
 
     def held(self) -> set[int]:

@@ -52,11 +52,14 @@ def retry(in_: Duration | None = None) -> TryAgain:
     """Report that the attempt failed and should be retried.
 
     Args:
-        in_: Wait before the next attempt, at least 1 ms; None uses the operator's :class:`Retry`. ``Retry`` also limits the number
-            of attempts; without it, there is no limit.
+        in_: Wait before the next attempt, ``timedelta`` or ms; 0 counts as 1 ms. None uses the operator's :class:`Retry`. ``Retry``
+            also limits the number of attempts; without it, there is no limit.
 
     Returns:
         A value for the function of an asynchronous operator to return.
+
+    Raises:
+        TopologyError: If the wait is negative.
 
     Source: KIP-311, "Robust failure handling with retries".
 
@@ -72,13 +75,14 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
 
     Args:
         until: Time, as ms since the epoch or a ``datetime`` with a time zone.
-        in_: Wait from now, instead of a time; at least 1 ms.
+        in_: Wait from now, instead of a time; ``timedelta`` or ms, 0 counts as 1 ms.
 
     Returns:
         A value for the function of an asynchronous operator to return.
 
     Raises:
         ValueError: Unless exactly one of the two is set, or if a datetime has no time zone.
+        TopologyError: If the wait is negative.
         TypeError: If the time has another type, such as the float returned by ``time.time()``, which is in seconds.
 
     Source: KIP-311, "Delayed processing".
@@ -116,6 +120,8 @@ def dead_letter(text: str) -> DeadLetter:
     Returns:
         A value for the function of an asynchronous operator to return, or for ``on_failure``.
 
+    Source: KIP-1034, for asynchronous operators.
+
     Example:
         >>> dead_letter("no such customer")
         DeadLetter(text='no such customer')
@@ -128,6 +134,8 @@ def skip() -> Skip:
 
     Returns:
         A value for the function of an asynchronous operator to return.
+
+    Source: KIP-311, for records that need no result.
 
     Example:
         >>> skip()

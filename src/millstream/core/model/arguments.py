@@ -23,9 +23,6 @@ class _Rule(NamedTuple):
     """The values that a parameter accepts.
 
     Attributes:
-        none: Whether it accepts None.
-        functions: Whether it accepts functions.
-        classes: Classes whose instances it accepts.
         known: Whether the rule is complete, so that all other values are rejected, not only None.
     """
 
@@ -35,7 +32,6 @@ class _Rule(NamedTuple):
     known: bool
 
     def admits(self, value: object) -> bool:
-        """Return whether the parameter accepts a value."""
         if value is None:
             return self.none
         return not self.known or isinstance(value, self.classes) or (self.functions and callable(value))
@@ -158,7 +154,6 @@ class _Unknown:
 
 
 def _members(annotation: object, names: Mapping[str, Any]) -> Iterator[object]:
-    """Yield the members of a union, in any notation."""
     if isinstance(annotation, str):
         yield from _written(ast.parse(annotation, mode="eval").body, names)
     elif isinstance(annotation, UnionType):

@@ -1,8 +1,7 @@
 """User-defined windows: days and months of a calendar, shifts, or one window that never ends.
 
-Windows of a fixed size lie on a grid that starts at the epoch. Many useful periods do not: months differ in length, and a day on which
-the clocks change is an hour shorter or longer. Here, a function returns the windows that contain a timestamp. Everything else (grace
-period, late records, window close, stores) works as for windows of a fixed size.
+Windows of a fixed size lie on a grid that starts at the epoch. Months and days on which the clocks change do not. Here, a function
+returns the windows that contain a timestamp. Grace period, late records, window close and stores work as for windows of a fixed size.
 """
 
 from __future__ import annotations
@@ -69,10 +68,18 @@ class Windows(ABC):
 
         Returns:
             Pairs of start (inclusive, at least 0) and end (exclusive), ms since the epoch.
+
+        Source: ``Windows.windowsFor``. For an example, see :class:`Windows`.
         """
 
     def end_of(self, start: int) -> int:
-        """Return the end of the window that starts at a time, ms since the epoch.
+        """Return the end of the window that starts at a time.
+
+        Args:
+            start: Start of the window, ms since the epoch.
+
+        Returns:
+            The end, ms since the epoch, exclusive.
 
         Raises:
             TopologyError: If no window starts at that time.
@@ -87,6 +94,9 @@ class Windows(ABC):
 
     def checked(self, timestamp: int) -> list[tuple[int, int]]:
         """Return the checked result of :meth:`windows_for`.
+
+        Args:
+            timestamp: Timestamp of a record, ms since the epoch.
 
         Raises:
             ValueError: If a window does not contain the timestamp, or is longer than ``size``.
@@ -127,5 +137,9 @@ class UnlimitedWindows(Windows):
         self.start_ms = start
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
-        """Return the window if it contains the timestamp."""
+        """Return the window if it contains the timestamp. For an example, see :class:`UnlimitedWindows`.
+
+        Args:
+            timestamp: Timestamp of a record, ms since the epoch.
+        """
         return [(self.start_ms, NO_END)] if timestamp >= self.start_ms else []

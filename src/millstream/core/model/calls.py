@@ -1,8 +1,7 @@
 """Calls: the requests of a topology to external systems, and their limits.
 
-An *asynchronous operator* calls a user function for each record. The call runs outside the task, so a slow call does not block the
-task. The function returns a result, or one of the answers of ``millstream.core.model.answers``. An exception is a failed attempt.
-:class:`Retry` defines which failures are retried, when, and how often.
+An *asynchronous operator* calls a user function for each record, outside the task. The function returns a result, or one of the answers of
+``millstream.core.model.answers``. An exception is a failed attempt.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Retry:
             )
 
     def wait_ms(self, attempt: int, seed: str) -> int:
-        """Return the wait after a failed attempt.
+        """Return the wait after a failed attempt. For an example, see :class:`Retry`.
 
         Args:
             attempt: Number of the attempt, from 1.
@@ -127,6 +126,8 @@ class CircuitBreaker:
 
     Raises:
         TopologyError: If a value is out of range.
+
+    Source: the pattern of that name; Kafka Streams has no counterpart.
 
     Example:
         >>> CircuitBreaker(failures=3, reset_after=10_000)
@@ -176,7 +177,7 @@ class Calls:
             always one.
         timeout: Maximum duration of an attempt; ``timedelta`` or ms, None means no limit.
         total_timeout: Maximum duration of all attempts, including waits: no attempt starts later. :func:`delay` restarts this time. A
-            batch has the time of the record with the most time left.
+            batch has the time of the record with the most time left. ``timedelta`` or ms, None means no limit.
         retry: Which failed attempts are retried; None retries none, except those that return :func:`retry`.
         on_failure: ``fail`` stops the application, ``skip`` drops the record, ``ms.dead_letter(topic)`` sends it to a topic.
         batch: ``(max_records, max_wait)``: the function takes a list of up to ``max_records`` records and returns a list of equally
@@ -187,6 +188,8 @@ class Calls:
 
     Raises:
         TopologyError: If an option is invalid.
+
+    Source: KIP-311, "Issue" and "Execute".
 
     Example:
         >>> Calls(max_in_flight=10, timeout=2_000, retry=Retry(max_attempts=3), on_failure="skip").batch_records

@@ -16,15 +16,8 @@ def millis(duration: Duration) -> int:
     Args:
         duration: A ``timedelta`` (rounded down to the millisecond) or an int of milliseconds.
 
-    Returns:
-        Milliseconds.
-
     Raises:
         TypeError: For any other type, in particular float, whose unit is ambiguous.
-
-    Example:
-        >>> millis(timedelta(seconds=2)), millis(250)
-        (2000, 250)
     """
     if isinstance(duration, timedelta):
         return duration // timedelta(milliseconds=1)
@@ -34,25 +27,12 @@ def millis(duration: Duration) -> int:
 
 
 def earliest(*times: int | None) -> int | None:
-    """Return the earliest of several times; None means never.
-
-    Example:
-        >>> earliest(None, 7, 5), earliest(None)
-        (5, None)
-    """
+    """Return the earliest of several times; None means never."""
     return min((time for time in times if time is not None), default=None)
 
 
 def not_negative(what: str, duration: Duration) -> int:
-    """Return a duration in milliseconds.
-
-    Args:
-        what: Purpose of the duration, for the error.
-        duration: The duration.
-
-    Raises:
-        TopologyError: If it is negative.
-    """
+    """Return a duration in milliseconds."""
     ms = millis(duration)
     if ms < 0:
         raise TopologyError(f"{what} must not be negative, but is {duration!r}")

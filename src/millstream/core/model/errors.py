@@ -17,6 +17,16 @@ class MillstreamError(Exception):
 
     Args:
         message: What happened, where, who is responsible and what to do next.
+
+    Source: ``org.apache.kafka.streams.errors.StreamsException``.
+
+    Example:
+        >>> import millstream as ms
+        >>> try:
+        ...     ms.StreamsBuilder().build()
+        ... except ms.MillstreamError as error:
+        ...     type(error).__name__
+        'TopologyError'
     """
 
     def __init__(self, message: str) -> None:
@@ -31,15 +41,18 @@ class TopologyError(MillstreamError):
 
 
 class ArgumentError(TopologyError, TypeError):
-    """An argument for building a topology is None or has a wrong type."""
+    """An argument for building a topology is None or has a wrong type.
+
+    Source: Java's ``NullPointerException`` and ``IllegalArgumentException`` of the DSL.
+    """
 
 
 class SettingsError(MillstreamError):
-    """A setting does not exist or has an invalid value."""
+    """A setting does not exist or has an invalid value (Kafka: ConfigException)."""
 
 
 class SerdeError(MillstreamError):
-    """A key or a value does not fit its serde."""
+    """A key or a value does not fit its serde (Kafka: SerializationException)."""
 
 
 class UnavailableError(MillstreamError):
@@ -47,15 +60,24 @@ class UnavailableError(MillstreamError):
 
 
 class DeserializationError(MillstreamError):
-    """The bytes of a record could not be deserialised as a key, a value or a timestamp (stage: deserialize)."""
+    """The bytes of a record could not be deserialised as a key, a value or a timestamp (stage: deserialize).
+
+    Source: the exceptions that ``DeserializationExceptionHandler`` receives (KIP-161).
+    """
 
 
 class ProcessingError(MillstreamError):
-    """A user function or processor raised an exception (stage: process)."""
+    """A user function or processor raised an exception (stage: process).
+
+    Source: the exceptions that ``ProcessingExceptionHandler`` receives (KIP-1033).
+    """
 
 
 class ProductionError(MillstreamError):
-    """A result could not be serialised, or the broker rejected it (stage: produce)."""
+    """A result could not be serialised, or the broker rejected it (stage: produce).
+
+    Source: the exceptions that ``ProductionExceptionHandler`` receives (KIP-210).
+    """
 
 
 class DeliveryAbortedError(ProductionError):
@@ -67,7 +89,7 @@ class FanOutError(MillstreamError):
 
 
 class StoreError(MillstreamError):
-    """A state store was used incorrectly, or its content cannot be read."""
+    """A state store was used incorrectly, or its content cannot be read (Kafka Streams: InvalidStateStoreException)."""
 
 
 class DamagedCopyError(StoreError):
@@ -79,11 +101,11 @@ class CopyMovedError(StoreError):
 
 
 class QueryError(StoreError):
-    """A query names no method of the store, or an argument does not fit the method."""
+    """A query names no method of the store, or an argument does not fit the method (Kafka Streams: UnknownQuery, KIP-796)."""
 
 
 class TopicNotFoundError(MillstreamError):
-    """A topic of the topology does not exist on the broker."""
+    """A topic of the topology does not exist on the broker (Kafka Streams: MissingSourceTopicException)."""
 
 
 class CoPartitioningError(MillstreamError):
@@ -91,11 +113,11 @@ class CoPartitioningError(MillstreamError):
 
 
 class BrokerUnavailableError(MillstreamError):
-    """No broker responds at the bootstrap servers."""
+    """No broker responds at the bootstrap servers (Kafka: TimeoutException)."""
 
 
 class OffsetsLostError(MillstreamError):
-    """The broker has deleted records that have not been processed yet."""
+    """The broker has deleted records that have not been processed yet (Kafka: OffsetOutOfRangeException)."""
 
 
 class NoOffsetForPartitionError(MillstreamError):
@@ -111,11 +133,14 @@ class IncompatibleTopologyError(MillstreamError):
 
 
 class ApplicationRunningError(MillstreamError):
-    """The application already uses this state directory, so no other process may start or change it."""
+    """The application already uses this state directory, so no other process may start or change it (Kafka Streams: LockException)."""
 
 
 class OtherCheckpointError(MillstreamError):
-    """According to Kafka, another checkpoint delivers for this application, so this one may not, or no longer."""
+    """According to Kafka, another checkpoint delivers for this application, so this one may not, or no longer.
+
+    Source: the cases in which Kafka raises ``ProducerFencedException``.
+    """
 
 
 class ControlError(MillstreamError):
@@ -131,11 +156,18 @@ class SparkRuntimeError(MillstreamError):
 
 
 class CheckpointError(SparkRuntimeError):
-    """The checkpoint is damaged: files are missing, unreadable or inconsistent."""
+    """The checkpoint is damaged: files are missing, unreadable or inconsistent (Kafka Streams: TaskCorruptedException)."""
 
 
 def lost_offsets(topic: str, partition: int, wanted: int, first: int) -> OffsetsLostError:
-    """Return the error for records that the broker deleted before they were processed."""
+    """Return the error for records that the broker deleted before they were processed.
+
+    Args:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        wanted: Offset of the next record to process.
+        first: First offset that the broker still has.
+    """
     return OffsetsLostError(
         f"the broker no longer has offset {wanted} of topic {topic!r}, partition {partition}: its first offset is {first}. "
         "Records that were not processed yet have been deleted (retention.ms, retention.bytes or DeleteRecords), or the "
@@ -144,7 +176,14 @@ def lost_offsets(topic: str, partition: int, wanted: int, first: int) -> Offsets
 
 
 def shorter_topic(topic: str, partition: int, end: int, wanted: int) -> OffsetsLostError:
-    """Return the error for a partition that ends before what was read or planned."""
+    """Return the error for a partition that ends before what was read or planned.
+
+    Args:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        end: End offset of the partition.
+        wanted: Offset that was read or planned.
+    """
     return OffsetsLostError(
         f"topic {topic!r}, partition {partition} ends at offset {end}, but offsets up to {wanted} have been processed or "
         "planned: the topic has lost its newest records (an unclean leader election, a restored backup), was recreated, "

@@ -1,9 +1,8 @@
 """Expressions: declarative computations on a value, instead of functions.
 
-An expression consists of fields of the value, constants and operators: ``ms.col("amount") > 10``. It can replace any function of a
-value, or of key and value, and behaves like the Python expression that it resembles: a missing field, or a comparison of a string with
-a number, fails in the same way, and the right side of ``&`` and ``|`` is computed only if it decides the result. Unlike a function, an
-expression has no side effects, and the engine knows its structure. The engine can therefore compute it for many values at once
+``ms.col("amount") > 10`` can replace any function of a value, or of key and value. It behaves like the Python expression that it resembles:
+a missing field, or a comparison of a string with a number, fails in the same way, and the right side of ``&`` and ``|`` is computed only
+if it decides the result. An expression has no side effects and a known structure, so the engine can compute it for many values at once
 (``millstream.core.engine.columns``) and show it in ``describe()``.
 """
 
@@ -43,6 +42,8 @@ class Expression(ABC):
 
     Comparisons, ``+ - * / // % **``, ``abs`` and ``-`` work as in Python. ``&``, ``|`` and ``~`` are *and*, *or* and *not*; put
     comparisons in parentheses. ``[...]`` accesses a field of a field, or an element of a list.
+
+    Source: Spark's ``Column``; Kafka Streams has no counterpart.
     """
 
     __slots__ = ()
@@ -51,13 +52,26 @@ class Expression(ABC):
     def evaluate(self, value: Any) -> Any:
         """Compute the expression for a value.
 
+        Args:
+            value: The value of a record.
+
+        Returns:
+            The result.
+
         Raises:
             Exception: The exception that Python raises for such a value.
         """
 
     @abstractmethod
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
-        """Compute the expression for many values; raises if the computation fails for one of them."""
+        """Compute the expression for many values; raises if the computation fails for one of them.
+
+        Args:
+            values: The values.
+
+        Returns:
+            One result per value, in order.
+        """
 
     @abstractmethod
     def __repr__(self) -> str:
@@ -77,7 +91,12 @@ class Expression(ABC):
         return _Applied(_is_null, (self,))
 
     def is_not_null(self) -> Expression:
-        """Return an expression that is true if this one is not None."""
+        """Return an expression that is true if this one is not None.
+
+        Example:
+            >>> col("amount").is_not_null()({"amount": None})
+            False
+        """
         return _Applied(_is_not_null, (self,))
 
     def is_in(self, choices: Collection[Any]) -> Expression:
@@ -199,8 +218,6 @@ class _Constant(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Applied(Expression):
-    """A function of other expressions."""
-
     function: Callable[..., Any]
     operands: tuple[Expression, ...]
 
@@ -222,8 +239,6 @@ class _Joined(Expression):
     """Two conditions. The second is computed only if the first does not decide the result.
 
     Attributes:
-        first: First condition.
-        second: Second condition.
         until: The result of the first condition that decides: True for *or*, False for *and*.
     """
 
@@ -250,8 +265,6 @@ class _Joined(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Struct(Expression):
-    """A dict of other expressions."""
-
     names: tuple[str, ...]
     fields: tuple[Expression, ...]
 
@@ -295,8 +308,13 @@ def struct(*names: str, **fields: Any) -> Expression:
         names: Fields of the value to copy.
         fields: Additional fields, as expressions or constants.
 
+    Returns:
+        An expression whose result is the dict.
+
     Raises:
         TypeError: If there are no fields, or a name is not a str or is repeated.
+
+    Source: Spark's ``functions.struct``.
 
     Example:
         >>> order = struct("user", total=col("price") * col("pieces"), shop="web")
@@ -363,7 +381,6 @@ _FORMS: Final[dict[Callable[..., Any], str]] = {
 
 
 def _nested(part: Expression) -> str:
-    """Return an operand as text, in parentheses if it contains operators."""
     closed = isinstance(part, (_Field, _Constant, _Struct)) or (
         isinstance(part, _Applied) and (part.function not in _FORMS or _FORMS[part.function][-1] in ")]")
     )

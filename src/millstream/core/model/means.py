@@ -1,7 +1,7 @@
 """Means: the state needed to compute the mean of numbers, and to add or remove a number.
 
-A mean cannot be updated from the previous mean alone, so a store keeps *sums*: the total and the count of the numbers. Integers are
-added exactly, however large; a float makes the total a 64-bit float.
+A store keeps *sums*: the total and the count of the numbers. Integers are added exactly, however large; a float makes the total a 64-bit
+float.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ _WHOLE, _FRACTION = b"i", b"f"
 
 
 class Sums(NamedTuple):
-    """The total and the count of numbers.
-
-    Attributes:
-        total: Sum of the numbers.
-        number: Count of the numbers.
-    """
+    """The total and the count of numbers."""
 
     total: int | float
     number: int

@@ -1,8 +1,7 @@
 """Default partitioner: the partition of a key, by Murmur2 as in Java producers, and the key ranges of a partition.
 
-The default partitioner of Java producers (``org.apache.kafka.common.utils.Utils.murmur2`` and ``toPositive``) decides where every other
-program sends a key. Millstream must agree with it exactly: if Millstream counted a key in one partition and another program published
-it to a different one, the count would be wrong.
+Other programs send a key to the partition that Java producers choose (``org.apache.kafka.common.utils.Utils.murmur2``, ``toPositive``).
+Millstream must agree exactly: otherwise, the records of a key would be in two partitions, and its count would be wrong.
 
 A *key range* is an interval of hashes. The low bits of the hash choose a partition and the high bits choose a key range, so the keys of
 one partition spread evenly over the ranges, whatever the numbers of both are.
@@ -22,9 +21,6 @@ _MASK = 0xFFFFFFFF
 
 def murmur2(data: bytes) -> int:
     """Hash bytes with Kafka's 32-bit Murmur2.
-
-    Args:
-        data: A serialised key.
 
     Returns:
         The hash as an unsigned 32-bit number (Java prints the same bits as a signed one).
@@ -49,10 +45,6 @@ def murmur2(data: bytes) -> int:
 
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition to which a Java producer would send a key.
-
-    Args:
-        key: The serialised key.
-        partitions: Number of partitions of the topic, at least 1.
 
     Example:
         >>> partition_of(b"spark", 4)

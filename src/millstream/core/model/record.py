@@ -1,6 +1,6 @@
-"""Records.
+"""Records: a key, a value, a timestamp in milliseconds since the epoch, and headers.
 
-A *record* is a key, a value, a timestamp in milliseconds since the epoch, and headers. There are two representations:
+There are two representations:
 
 * :class:`Record`: one record as an object, which processors receive and forward. Immutable, because one record may be forwarded to
   several children.
@@ -64,19 +64,58 @@ class Record(Generic[K, V]):
         raise AttributeError(f"a record is immutable; use with_{name}(...) to get a changed copy")
 
     def with_key(self, key: K2) -> Record[K2, V]:
-        """Return a copy with another key."""
+        """Return a copy with another key.
+
+        Args:
+            key: The key.
+
+        Source: ``Record.withKey``.
+
+        Example:
+            >>> Record("a", 1, 5).with_key("b")
+            Record(key='b', value=1, timestamp=5, headers=())
+        """
         return Record(key, self.value, self.timestamp, self.headers)
 
     def with_value(self, value: V2) -> Record[K, V2]:
-        """Return a copy with another value."""
+        """Return a copy with another value. For an example, see :class:`Record`.
+
+        Args:
+            value: The value.
+
+        Source: ``Record.withValue``.
+        """
         return Record(self.key, value, self.timestamp, self.headers)
 
     def with_timestamp(self, timestamp: int) -> Record[K, V]:
-        """Return a copy with another timestamp (milliseconds since the epoch)."""
+        """Return a copy with another timestamp.
+
+        Args:
+            timestamp: Milliseconds since the epoch, at least 0.
+
+        Raises:
+            ValueError: If the timestamp is negative.
+
+        Source: ``Record.withTimestamp``.
+
+        Example:
+            >>> Record("a", 1, 5).with_timestamp(7)
+            Record(key='a', value=1, timestamp=7, headers=())
+        """
         return Record(self.key, self.value, timestamp, self.headers)
 
     def with_headers(self, headers: Headers) -> Record[K, V]:
-        """Return a copy with other headers."""
+        """Return a copy with other headers.
+
+        Args:
+            headers: Name and value pairs in order.
+
+        Source: ``Record.withHeaders``.
+
+        Example:
+            >>> Record("a", 1, 5).with_headers((("trace", b"1"),))
+            Record(key='a', value=1, timestamp=5, headers=(('trace', b'1'),))
+        """
         return Record(self.key, self.value, self.timestamp, tuple(headers))
 
     def _astuple(self) -> tuple[K, V, int, Headers]:
@@ -104,7 +143,15 @@ _set_headers = _slots["headers"].__set__
 
 
 class RecordMetadata(NamedTuple):
-    """Origin of the record being processed (Kafka Streams: ``RecordMetadata``)."""
+    """Origin of the record being processed.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        offset: Offset of the record.
+
+    Source: ``org.apache.kafka.streams.processor.api.RecordMetadata``.
+    """
 
     topic: str
     partition: int
@@ -112,7 +159,17 @@ class RecordMetadata(NamedTuple):
 
 
 class RecordContext(NamedTuple):
-    """Metadata of the record being processed, for functions that choose a topic (``RecordContext``)."""
+    """Metadata of the record being processed, for functions that choose a topic. For an example, see ``KStream.to``.
+
+    Attributes:
+        topic: Topic from which the record was read.
+        partition: Number of the partition.
+        offset: Offset of the record.
+        timestamp: Milliseconds since the epoch.
+        headers: Name and value pairs in order.
+
+    Source: ``org.apache.kafka.streams.processor.RecordContext``.
+    """
 
     topic: str | None
     partition: int
@@ -122,7 +179,10 @@ class RecordContext(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """A deserialised record as read from Kafka, for timestamp extractors (``ConsumerRecord``)."""
+    """A deserialised record as read from Kafka, for timestamp extractors.
+
+    Source: ``org.apache.kafka.clients.consumer.ConsumerRecord``.
+    """
 
     topic: str
     partition: int
@@ -134,7 +194,14 @@ class ConsumerRecord(NamedTuple):
 
 
 class ValueAndTimestamp(NamedTuple):
-    """A value in a timestamped store, with the timestamp of the record that set the value (``ValueAndTimestamp``)."""
+    """A value in a timestamped store, with the timestamp of the record that set the value.
+
+    Attributes:
+        value: The value.
+        timestamp: Milliseconds since the epoch.
+
+    Source: ``org.apache.kafka.streams.state.ValueAndTimestamp``.
+    """
 
     value: Any
     timestamp: int

@@ -75,7 +75,6 @@ class NumberFormat:
     """The functions of a serde of fixed-size numbers. They are methods, because a ``struct.Struct`` cannot be pickled.
 
     Attributes:
-        name: Name of the serde.
         code: Format for ``struct``.
         wanted: Accepted type, for errors.
     """
@@ -194,11 +193,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(data: bytes) -> Any:
-    """Unpickle data. Classes under the former name are mapped to the current ones.
-
-    Args:
-        data: The pickle.
-    """
+    """Unpickle data. Classes under the former name are mapped to the current ones."""
     if _FORMER_NAME.encode() in data:  # even if a package with the former name is installed
         return with_former_names(data)
     return pickle.loads(data)

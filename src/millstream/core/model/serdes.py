@@ -1,8 +1,7 @@
 """Serdes: convert keys and values to bytes and back.
 
 A serde never receives None, because a null key or value is also null on the broker. A serde declares whether its objects are
-*immutable*. Immutable objects may be kept in memory instead of their bytes, which makes aggregates over numbers and strings fast. Objects
-that a user could change in place (lists, dicts) are always kept as bytes.
+*immutable*. Stores may keep immutable objects in memory instead of their bytes, which makes aggregates over numbers and strings fast.
 """
 
 from __future__ import annotations
@@ -207,10 +206,6 @@ _QUICK: dict[Callable[[Any], builtins.bytes], Callable[[Any], builtins.bytes]] =
 def quickly(serde: Serde[Any], objects: Sequence[Any]) -> list[builtins.bytes] | None:
     """Serialise many objects at once, in a fraction of the time of serialising each.
 
-    Args:
-        serde: The serde.
-        objects: Objects, possibly None.
-
     Returns:
         The bytes of the objects; None if the serde has no such function, or an object is None or does not fit.
     """
@@ -300,12 +295,7 @@ def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]
 
 
 def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
-    """Return whether a serde is for keys in windows of a fixed size, based on the given serde of keys.
-
-    Args:
-        serde: The serde.
-        key: Serde of the keys.
-    """
+    """Return whether a serde is for keys in windows of a fixed size, based on the given serde of keys."""
     parts = getattr(serde.serialize, "__self__", None)
     return isinstance(parts, _formats.TimeWindowedFormat) and parts.to_bytes == key.serialize
 
@@ -328,9 +318,6 @@ def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
     r"""Create the serde of keys in sessions, for topics.
 
     The format is the bytes of the key, followed by the end and the start of the session in eight bytes each, big endian.
-
-    Args:
-        key: Serde of the keys.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindowedSerializer``.
 

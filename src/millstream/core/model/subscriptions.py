@@ -44,7 +44,6 @@ class Subscription(NamedTuple):
     """A message from a left row, keyed by the right row, or without a key if it references no right row.
 
     Attributes:
-        instruction: The request.
         mark: Mark of the left value; None if the row was deleted.
         subscriber: Serialised key of the left row.
     """
@@ -58,7 +57,6 @@ class SubscriptionAnswer(NamedTuple):
     """The answer, keyed by the left row.
 
     Attributes:
-        mark: Mark of the subscription.
         value: The right value; None if there is none.
         quiet: Whether the answer emits nothing if there is no result.
     """
@@ -104,9 +102,6 @@ SUBSCRIPTION: Final[Serde[Subscription]] = Serde(
 
 def answer(of: Serde[Any]) -> Serde[SubscriptionAnswer]:
     """Create the serde of answers: flags (1) | length of the mark (1) | mark | serialised right value.
-
-    Args:
-        of: Serde of the right values.
 
     Example:
         >>> from millstream.core.model import serdes

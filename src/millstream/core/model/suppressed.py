@@ -75,19 +75,22 @@ class Suppressed:
         max_bytes: int | None = None,
         close_idle_after: Duration | None = None,
     ) -> Suppressed:
-        """Emit one final result per window. Deletions are not emitted.
+        """Emit one final result per window. Deletions are not emitted. For an example, see ``KTable.suppress``.
 
         Args:
             max_records: Maximum number of keys and windows in the buffer of a task. Exceeding it stops the application, because an
                 early result would not be final.
             max_bytes: Maximum size of the buffer, bytes. Exceeding it also stops the application.
-            close_idle_after: Time without updates after which the wall clock advances time, so that the last windows close;
-                None waits for records.
+            close_idle_after: Time without updates after which the wall clock advances time, so that the last windows close; ``timedelta``
+                or ms. None waits for records.
+
+        Returns:
+            The argument of ``KTable.suppress``.
 
         Raises:
             TopologyError: If a limit is not positive.
 
-        Source: ``Suppressed.untilWindowCloses``; ``close_idle_after`` has no counterpart there.
+        Source: ``Suppressed.untilWindowCloses`` (KIP-328). Kafka Streams has no counterpart of ``close_idle_after``.
         """
         return Suppressed(None, max_records, max_bytes, "fail", idle_millis(close_idle_after))
 
@@ -103,17 +106,31 @@ class Suppressed:
         """Emit at most one update per row and time limit: the newest one, when the limit has passed since the first buffered update.
 
         Args:
-            limit: Time limit in stream time of the operator; 0 disables buffering.
+            limit: Time limit in stream time of the operator; ``timedelta`` or ms. 0 disables buffering.
             max_records: Maximum number of rows in the buffer of a task.
             max_bytes: Maximum serialised size of the buffer of a task, bytes.
             when_full: ``emit_early`` emits the oldest rows early, ``fail`` stops the application.
             close_idle_after: Time without updates after which the wall clock advances time, so that the last updates are emitted;
-                None waits for records.
+                ``timedelta`` or ms. None waits for records.
+
+        Returns:
+            The argument of ``KTable.suppress``.
 
         Raises:
             TopologyError: If the time limit is negative, or a limit of the buffer is not positive.
 
-        Source: ``Suppressed.untilTimeLimit``; ``close_idle_after`` has no counterpart there.
+        Source: ``Suppressed.untilTimeLimit`` (KIP-328). Kafka Streams has no counterpart of ``close_idle_after``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> limited = builder.table("in").suppress(ms.Suppressed.until_time_limit(1000), store="waiting")
+            >>> limited.to_stream().to("out")
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp, value in ((0, "a"), (500, "b"), (1500, "c")):
+            ...     driver.pipe("in", "k", value, timestamp)
+            >>> [record.value for record in driver.read("out")]
+            ['c']
         """
         return Suppressed(millis(limit), max_records, max_bytes, when_full, idle_millis(close_idle_after))
 
@@ -124,8 +141,6 @@ class Held(NamedTuple):
     Attributes:
         new: New value; None is a deletion.
         old: The value that was emitted last; None if there is none.
-        timestamp: Timestamp of the update, ms since the epoch.
-        headers: Headers of the update.
     """
 
     new: Any
@@ -135,17 +150,11 @@ class Held(NamedTuple):
 
 
 def held(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
-    r"""Create the serde of buffered updates of a table.
+    """Create the serde of buffered updates of a table.
 
     Args:
         key: Serde of the table's keys. Only its name is used, which identifies the format of the store's keys.
         value: Serde of the table's values.
-
-    Example:
-        >>> from millstream.core.model import serdes
-        >>> serde = held(serdes.string, serdes.string)
-        >>> serde.deserialize(serde.serialize(Held("b", None, 7, (("h", b"x"),))))
-        Held(new='b', old=None, timestamp=7, headers=(('h', b'x'),))
     """
     parts = _Held(value.serialize, value.deserialize)
     return Serde(f"held({key.name}, {value.name})", parts.write, parts.read, value.immutable, (Held,))
@@ -188,7 +197,6 @@ def _length(part: bytes | None) -> int:
 
 
 def _cut(data: bytes, position: int, lengths: Any) -> tuple[list[bytes | None], int]:
-    """Return the parts with these lengths, and the position after them."""
     parts: list[bytes | None] = []
     for length in lengths:
         parts.append(None if length < 0 else data[position : position + length])

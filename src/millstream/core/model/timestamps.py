@@ -13,6 +13,13 @@ from millstream.core.model.record import ConsumerRecord
 def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:
     """Drop records without a timestamp, and count them as dropped.
 
+    Args:
+        record: The record as read.
+        partition_time: Ignored.
+
+    Returns:
+        The timestamp of the record, ms since the epoch; negative for a record to drop.
+
     Source: ``org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp``.
 
     Example:
@@ -27,6 +34,13 @@ def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
 
     A replayed micro-batch sets the same timestamps. Records that a task buffers until a later micro-batch receive the time of the
     micro-batch that processes them.
+
+    Args:
+        record: Ignored.
+        partition_time: Ignored.
+
+    Returns:
+        The time, ms since the epoch. Sources recognise this function and supply the time; they do not call it.
 
     Source: ``org.apache.kafka.streams.processor.WallclockTimestampExtractor``.
 
@@ -45,10 +59,21 @@ def wall_clock(record: ConsumerRecord, partition_time: int) -> int:
 def use_partition_time(record: ConsumerRecord, partition_time: int) -> int:
     """Set the timestamp of records without one to the largest timestamp of their partition so far.
 
+    Args:
+        record: The record as read.
+        partition_time: The largest timestamp of the partition so far, ms since the epoch; -1 before the first record.
+
+    Returns:
+        The timestamp of the record, or else the partition time, ms since the epoch.
+
     Raises:
         DeserializationError: If there is no such timestamp.
 
     Source: ``org.apache.kafka.streams.processor.UsePartitionTimeOnInvalidTimestamp``.
+
+    Example:
+        >>> import millstream as ms
+        >>> _ = ms.StreamsBuilder().stream("old", timestamp=ms.timestamps.use_partition_time)
     """
     if record.timestamp >= 0:
         return record.timestamp

@@ -21,9 +21,6 @@ _HARMLESS: Final[Mapping[str, str]] = {"unclean.leader.election.enable": "false"
 def checked_topic_config(config: Mapping[str, str]) -> dict[str, str]:
     """Return the user's configuration of internal topics after checking it.
 
-    Args:
-        config: Names and values of Kafka's topic configuration.
-
     Raises:
         ValueError: If a name or value is not a str, or the configuration would break the application.
 

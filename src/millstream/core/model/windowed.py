@@ -9,12 +9,14 @@ K_co = TypeVar("K_co", covariant=True)
 
 
 class Windowed(NamedTuple, Generic[K_co]):
-    """A key in a window (Kafka Streams: ``Windowed``). Its type includes the type of the key: ``Windowed[str]``.
+    """A key in a window. Its type includes the type of the key: ``Windowed[str]``.
 
     Attributes:
         key: The key.
         start: Start of the window, ms since the epoch, inclusive.
         end: End of the window, ms since the epoch: exclusive for windows of a fixed size, inclusive for sessions.
+
+    Source: ``org.apache.kafka.streams.kstream.Windowed``.
     """
 
     key: K_co
@@ -28,12 +30,14 @@ def window_end(start: int, size_ms: int) -> int:
 
 
 class VersionedRecord(NamedTuple):
-    """A value of a versioned store (Kafka Streams: ``VersionedRecord``).
+    """A value of a versioned store.
 
     Attributes:
         value: The value.
         timestamp: Time from which the value is valid, ms since the epoch.
         valid_to: Time until which the value is valid, exclusive; None for the latest version, which is still valid (KIP-960).
+
+    Source: ``org.apache.kafka.streams.state.VersionedRecord``.
     """
 
     value: Any

@@ -4,8 +4,8 @@ A *window* of a fixed size contains the records with ``start <= timestamp < star
 epoch: each starts at a multiple of the *advance*. Tumbling windows are adjacent (the advance equals the size); hopping windows overlap.
 
 The *grace period* is how long a window waits for out-of-order records: the window closes once the stream time of its operator has reached
-``end + grace``. A record that arrives later is *late* and is dropped from that window. The grace period has no default, because any
-default would silently be wrong for some applications: a short one loses data, a long one delays results and keeps state alive.
+``end + grace``. A record that arrives later is *late* and is dropped from that window. The grace period has no default: a short one loses
+data, a long one delays results and keeps state alive.
 """
 
 from __future__ import annotations
@@ -73,10 +73,28 @@ class EmitStrategy:
                 follows the record that advanced the time. By then, windows may have expired in the store, if time advanced by more than
                 its retention. Sessions are emitted in either case, as in Kafka Streams.
             close_idle_after: Time without records after which the wall clock advances time, so that the last windows close;
-                None waits for records. It has no counterpart in Kafka Streams.
+                ``timedelta`` or ms. None waits for records. Kafka Streams has no counterpart.
+
+        Returns:
+            The argument ``emit`` of ``windowed_by``.
 
         Raises:
             TopologyError: If ``every`` is negative, ``expired`` has another value, or ``close_idle_after`` is not positive.
+
+        Source: ``EmitStrategy.onWindowClose`` (KIP-825).
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> windowed = builder.stream("in").group_by_key().windowed_by(
+            ...     ms.TumblingWindows(1000, grace=0), emit=ms.EmitStrategy.on_window_close()
+            ... )
+            >>> windowed.count(store="counts").to_stream(lambda window, _: window.key).to("out", value=ms.serdes.int64)
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp in (0, 999, 1000):
+            ...     driver.pipe("in", "k", "v", timestamp)
+            >>> [record.value for record in driver.read("out")]
+            [2]
         """
         if millis(every) < 0:
             raise TopologyError(f"on_window_close: every must be at least 0 ms, not {millis(every)}")
@@ -127,6 +145,11 @@ class TimeWindows:
         Args:
             timestamp: Timestamp of a record, ms since the epoch, at least 0.
 
+        Returns:
+            The starts, ms since the epoch.
+
+        Source: ``TimeWindows.windowsFor``.
+
         Example:
             >>> list(HoppingWindows(1000, 300, grace=0).starts(1250))
             [300, 600, 900, 1200]
@@ -137,6 +160,12 @@ class TimeWindows:
 
     def last_closed(self, stream_time: int) -> int:
         """Return the start of the last window that has closed; negative if none has.
+
+        Args:
+            stream_time: Stream time, ms since the epoch.
+
+        Returns:
+            The start, ms since the epoch.
 
         Example:
             >>> windows = TumblingWindows(1000, grace=500)
@@ -182,6 +211,10 @@ class HoppingWindows(TimeWindows):
         TopologyError: If the size is not positive, the advance is not between 1 ms and the size, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.TimeWindows.advanceBy``.
+
+    Example:
+        >>> list(HoppingWindows(1000, 500, grace=0).starts(1250))
+        [500, 1000]
     """
 
     def __init__(self, size: Duration, advance: Duration, grace: Duration) -> None:
@@ -208,6 +241,10 @@ class SessionWindows:
         TopologyError: If the gap is not positive, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.SessionWindows.ofInactivityGapAndGrace``.
+
+    Example:
+        >>> SessionWindows(30_000, grace=0).gap_ms
+        30000
     """
 
     gap_ms: int
@@ -243,6 +280,17 @@ class SlidingWindows:
         TopologyError: If the difference is not positive, or the grace period is negative.
 
     Source: ``org.apache.kafka.streams.kstream.SlidingWindows.ofTimeDifferenceAndGrace`` (KIP-450).
+
+    Example:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> windowed = builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(1000, grace=0))
+        >>> windowed.count(store="counts").to_stream().to("out")
+        >>> driver = ms.testing.TopologyTestDriver(builder.build())
+        >>> for timestamp in (2000, 2500):
+        ...     driver.pipe("in", "k", "v", timestamp)
+        >>> [(record.key.start, record.value) for record in driver.read("out")]
+        [(1000, 1), (2001, 1), (1500, 2)]
     """
 
     difference_ms: int

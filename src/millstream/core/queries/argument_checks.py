@@ -19,14 +19,6 @@ def check(question: Question, spec: StoreSpec) -> None:
 
     Raises:
         QueryError: If something does not fit. The error names the store, the method, the argument and what is expected.
-
-    Example:
-        >>> from millstream.core.model import serdes
-        >>> from millstream.core.topology.stores import key_value
-        >>> check(Question("counts", "get"), key_value("counts", serdes.string, serdes.int64))
-        Traceback (most recent call last):
-        ...
-        millstream.core.model.errors.QueryError: get() of store 'counts' takes (key), but got no arguments
     """
     method, arguments = method_of(question.method, spec), question.arguments
     keys = len(method.keys)
@@ -45,16 +37,11 @@ def check(question: Question, spec: StoreSpec) -> None:
 
 
 def key_of(question: Question, spec: StoreSpec) -> bytes:
-    """Return the serialised key of a question about one key.
-
-    Raises:
-        QueryError: If the key does not fit the serde of the store.
-    """
+    """Return the serialised key of a question about one key."""
     return _serialized(question, spec, "key", question.arguments[0])
 
 
 def unexpected(question: Question, argument: str, expected: str, given: Any) -> QueryError:
-    """Return the error for an argument."""
     shown = repr(given)
     shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[: _LONGEST_SHOWN - 3]}..."
     return QueryError(

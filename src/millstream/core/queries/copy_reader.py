@@ -20,7 +20,6 @@ class CopyReader(Protocol):
         Raises:
             CopyMovedError: If the copy does not contain that state, or cannot be reached now. A remote copy may raise it later, when
                 the view is read.
-            StoreError: If the copy cannot be read.
         """
 
     def newest(self) -> Manifest:
@@ -31,11 +30,9 @@ class CopyReader(Protocol):
 
         Raises:
             CopyMovedError: If the copy is empty, is being filled, or cannot be reached now.
-            StoreError: If the copy cannot be read.
         """
 
     def release(self) -> None:
         """Release the view, because another state has been committed."""
 
-    def close(self) -> None:
-        """Release all resources."""
+    def close(self) -> None: ...

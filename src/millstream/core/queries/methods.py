@@ -26,7 +26,6 @@ class Method:
 
     Attributes:
         keys: The names of the arguments that are keys. They come first.
-        times: The names of the arguments that are times.
         optional: How many arguments, from the last, may be missing.
         unbounded: Whether a key may be None, which means no bound.
     """
@@ -93,11 +92,7 @@ METHODS: Final[Mapping[type[StoreSpec], Mapping[str, Method]]] = {
 
 
 def method_of(name: str, spec: StoreSpec) -> Method:
-    """Return a method of a kind of store.
-
-    Raises:
-        QueryError: If the kind of store has no such method.
-    """
+    """Return a method of a kind of store."""
     methods = METHODS[type(spec)]
     found = methods.get(name)
     if found is None:

@@ -44,7 +44,6 @@ class ParkedView:
         self._parked = parked
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store. A byte store that does not exist is empty."""
         committed = NOTHING if name in self._parked.dropped else self._stores.open(name)
         changes = self._parked.changes.get(name)
         return _ParkedReader(committed, changes) if changes else committed

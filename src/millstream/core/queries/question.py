@@ -46,7 +46,6 @@ class Answer:
     """An answer, and the state that it reflects.
 
     Attributes:
-        value: The result of the method. Entries are a list.
         offsets: By topic and partition, the offset before which the answer includes all records.
 
     Source: ``org.apache.kafka.streams.query.StateQueryResult`` and its ``Position`` (KIP-796).
@@ -71,20 +70,6 @@ def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any
 
     Raises:
         StoreError: If the store cannot answer the question, or the answer has too many entries.
-
-    Example:
-        >>> from millstream.core.model import serdes
-        >>> from millstream.core.state.memory import MemoryStores
-        >>> from millstream.core.state.opening import open_store
-        >>> from millstream.core.topology.stores import key_value
-        >>> spec = key_value("counts", serdes.string, serdes.int64)
-        >>> tasks = [open_store(spec, MemoryStores()) for _ in range(2)]
-        >>> tasks[0].put("pear", 1), tasks[1].put("apple", 2)
-        (None, None)
-        >>> answer_of(Question("counts", "get", ("apple",)), spec, tasks)
-        2
-        >>> answer_of(Question("counts", "all"), spec, tasks)
-        [('apple', 2), ('pear', 1)]
     """
     scope = scope_of(question, spec)
     if scope == "info":

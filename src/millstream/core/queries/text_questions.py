@@ -32,13 +32,6 @@ def parsed(question: Question, spec: StoreSpec) -> Question:
 
     Raises:
         QueryError: If the kind of store has no such method, or an argument does not fit the method.
-
-    Example:
-        >>> from millstream.core.model import serdes
-        >>> from millstream.core.topology.stores import window
-        >>> spec = window("clicks", serdes.int64, serdes.int64, retention=60_000, size=60_000)
-        >>> parsed(Question("clicks", "fetch", ("7", "0", "60000")), spec).arguments
-        (7, 0, 60000)
     """
     method, given = method_of(question.method, spec), question.arguments
     names = len(method.keys)

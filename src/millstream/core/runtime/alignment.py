@@ -1,15 +1,14 @@
 """Alignment: how far the partitions of co-processed inputs advance in one micro-batch.
 
-Reading equal numbers of records would be wrong: from a fast and a slow topic, the micro-batch would contain ten minutes of the one and ten
-days of the other, and a task would have to buffer nearly all records of the slow topic. If there is more to read than the micro-batch
-allows, the planner therefore chooses a time T and reads each partition up to its first record at or after T, which the broker's time
-index returns. All records before T can then be processed, and the next record of each partition is known to be at T or later: its
-*virtual head* (``millstream.core.engine.records.readiness``).
+If equal numbers of records were read from a fast and a slow topic, a task would have to buffer nearly all records of the slow topic. If
+there is more to read than the micro-batch allows, the planner therefore chooses a time T and reads each partition up to its first record
+at or after T, which the broker's time index returns. All records before T can then be processed, and the next record of each partition is
+known to be at T or later: its *virtual head* (``millstream.core.engine.records.readiness``).
 
 The search for T ends when the number of records before T is between half and all of the *budget* of the micro-batch. It starts from the
-pace of the last micro-batch, then alternates between linear interpolation and bisection. It skips times without records, such as the
-years between a table and a stream, because each answer of the index contains the time of the next record. If one millisecond has more
-records than the budget, they are read partition by partition, in the order in which the tasks process them.
+pace of the last micro-batch, then alternates between linear interpolation and bisection. It skips times without records, because each
+answer of the index contains the time of the next record. If one millisecond has more records than the budget, they are read partition by
+partition, in the order in which the tasks process them.
 
 Records that must not be processed yet are kept in the task's snapshot, whose size must stay limited:
 
@@ -93,7 +92,6 @@ class Alignment:
 
 
 def aligned(group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | None = None) -> Alignment:
-    """Plan how far to read co-processed partitions."""
     budget = _total(now.start, now.admitted)
     plan: Alignment | None
     if now.ends == now.log_ends and _total(now.start, now.ends) <= budget:
@@ -113,8 +111,6 @@ def _total(start: Positions, ends: Positions) -> int:
 
 
 class _Search:
-    """The search for the time T of one micro-batch."""
-
     def __init__(self, now: Situation, index: TimeIndex, budget: int) -> None:
         self._now = now
         self._index = index

@@ -55,7 +55,6 @@ class AutoParallelism:
     """The number of workers, and the evidence for a change.
 
     Attributes:
-        workers: The current number.
         wanted: The number on which the latest loads agree.
         loads: Number of consecutive loads that agree on more, or on fewer workers.
         agreed_s: Total time of these loads.
@@ -77,29 +76,17 @@ class AutoParallelism:
 
 @dataclass(frozen=True)
 class WorkersChange:
-    """A new number of workers, and the reason for it."""
-
     workers: int
     reason: str
 
 
 def most_workers(ranges: int, cores: int) -> int:
-    """Return the maximum number of workers: a power of two, at most the number of key ranges and of cores.
-
-    Example:
-        >>> [most_workers(16, cores) for cores in (1, 2, 6, 64)]
-        [1, 2, 4, 16]
-    """
+    """Return the maximum number of workers: a power of two, at most the number of key ranges and of cores."""
     return 1 << (max(min(ranges, cores), 1).bit_length() - 1)
 
 
 def allowed(most: int) -> list[int]:
-    """Return the allowed numbers of workers.
-
-    Example:
-        >>> allowed(8)
-        [1, 2, 4, 8]
-    """
+    """Return the allowed numbers of workers."""
     return [1 << power for power in range(most.bit_length())]
 
 
@@ -121,11 +108,7 @@ def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallel
 
 
 def with_cost(state: AutoParallelism, cost_s: float) -> AutoParallelism:
-    """Return the state once the query runs again after a change.
-
-    Args:
-        cost_s: How long the change stopped the query.
-    """
+    """Return the state once the query runs again after a change."""
     return replace(state, cost_s=cost_s)
 
 

@@ -4,11 +4,10 @@ A task with two or more inputs must choose between them, and the choice is corre
 that feed such tasks are therefore planned together. An input is a partition of a topic that the sub-topology reads. An input through
 Spark's shuffle is fed by all partitions of the topics that are re-keyed into it.
 
-The partitions that feed tasks that write a repartition topic are also planned together. If they are read up to the same time, the tasks
-write nothing older than what they have already written, and the output of one micro-batch can be merged by time. The repartition topic
-itself is not part of that plan: it is read completely, one micro-batch after it was written.
+The partitions that feed tasks that write a repartition topic are also planned together, so that the tasks write nothing older than what
+they have already written. The repartition topic itself is read completely, one micro-batch after it was written.
 
-Sub-topologies before the shuffle are excluded: they process each record independently, wherever it is read.
+Sub-topologies before the shuffle are excluded: they process each record independently.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class CoProcessed:
 
     @cached_property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions of external topics, sorted."""
         return tuple(
             sorted({p for inputs in self.tasks.values() for i in inputs for p in i.origins} | self.writing)
         )

@@ -15,11 +15,7 @@ from millstream.core.topology.plan import Plan
 
 
 def topics_in_front(plan: Plan) -> Mapping[int, frozenset[str]]:
-    """Return the topics on the broker whose records reach a sub-topology through Spark's shuffle.
-
-    Returns:
-        Topics by number of the sub-topology, for those after the shuffle.
-    """
+    """Return the topics on the broker whose records reach a sub-topology through Spark's shuffle."""
     in_front: dict[int, frozenset[str]] = {}
     for topic in plan.internal_topics.values():
         if topic.through_shuffle:  # all input before the only shuffle is read from the broker

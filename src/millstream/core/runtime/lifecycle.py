@@ -70,10 +70,5 @@ PROCESSING: Final = frozenset({State.RUNNING, State.WAITING, State.DRAINING})
 
 
 def state_after(state: State, event: Event) -> State:
-    """Return the state after an event.
-
-    Example:
-        >>> str(state_after(State.RUNNING, Event.BROKER_LOST)), str(state_after(State.STOPPED, Event.ERROR))
-        ('waiting', 'stopped')
-    """
+    """Return the state after an event."""
     return TRANSITIONS.get((state, event), state)

@@ -2,12 +2,11 @@
 
 An unfinished record of an asynchronous operator holds back the committed offset of its partition. After Spark's shuffle, its partition
 belongs to the repartition, which no consumer group commits. The offset of the record there therefore encodes the micro-batch in which it
-was read (:func:`first_offset`). The record keeps this offset until it is finished: across restarts, moves to other tasks, and from one
-operator to the next. The plans record the positions at which each micro-batch *began* in the topics before the shuffle. These topics are
-never committed beyond the beginning of the oldest micro-batch with an unfinished record.
+was read (:func:`first_offset`), until the record is finished. The plans record the positions at which each micro-batch *began* in the
+topics before the shuffle. These topics are never committed beyond the beginning of the oldest micro-batch with an unfinished record.
 
-The committed offset may lag by the size of a micro-batch, but never passes an unfinished record. Tracking the exact offset of each
-record was rejected: before the shuffle, one record may become many different ones, and each would have to carry the offset.
+Rejected: to track the exact offset of each record. Before the shuffle, one record may become many different ones, and each would have to
+carry the offset.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ _MOST: Final = 64
 
 
 class Begun(NamedTuple):
-    """The beginning of a micro-batch.
-
-    Attributes:
-        positions: The offsets at which it began to read.
-    """
+    """The beginning of a micro-batch."""
 
     batch: int
     positions: Offsets
@@ -55,7 +50,6 @@ def offsets_from(first: int, start: int, count: int) -> list[int]:
     A lane has a million offsets. Then they begin again, because further ones belong to other lanes.
 
     Args:
-        first: The first offset of the lane.
         start: Number of records before them.
     """
     room = (1 << _LANE_BITS) - 1
@@ -102,9 +96,6 @@ def oldest_by_topic(
 
 def committable(positions: Offsets, begun: Sequence[Begun], oldest: Mapping[str, int]) -> Offsets:
     """Return the committable offsets of topics.
-
-    Args:
-        begun: The micro-batches that may have unfinished records, in order.
 
     Returns:
         Offsets of the topics. A topic is omitted if the beginning of its oldest micro-batch is unknown.

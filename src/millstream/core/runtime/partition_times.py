@@ -38,13 +38,7 @@ def topics_timed_by_readers(plan: Plan) -> frozenset[str]:
 
 
 def latest(*known: PartitionTimes) -> dict[TopicPartition, int]:
-    """Return the largest time of each partition. Partition time never decreases.
-
-    Example:
-        >>> partition = TopicPartition("in", 0)
-        >>> latest({partition: 7}, {partition: 5}) == {partition: 7}
-        True
-    """
+    """Return the largest time of each partition. Partition time never decreases."""
     largest: dict[TopicPartition, int] = {}
     for times in known:
         for partition, ms in times.items():

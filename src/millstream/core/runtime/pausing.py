@@ -58,7 +58,6 @@ def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
 
 
 def _topics_of(plan: Plan, number: int) -> frozenset[str]:
-    """Return the topics that a sub-topology reads from the broker."""
     subs = {sub.id: sub for sub in plan.subtopologies if sub.nodes}
     if number not in subs:
         raise ControlError(

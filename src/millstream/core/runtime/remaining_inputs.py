@@ -81,7 +81,6 @@ class TaskInput:
     unknown: bool = False
 
     def facts(self, inputs: Collection[Input]) -> InputFacts:
-        """Return the facts that the task receives."""
         return InputFacts(
             tuple(each.partition for each in inputs),
             self.lag,

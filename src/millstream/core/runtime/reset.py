@@ -36,8 +36,6 @@ class LogOffsets:
     """Offsets on the broker.
 
     Attributes:
-        begin: The first available offset.
-        end: The offset after the last record.
         at_time: The first offset at or after the target's time; partitions without one are omitted.
     """
 
@@ -137,9 +135,6 @@ def timestamp_ms(text: str) -> int:
     Returns:
         Milliseconds since the epoch.
 
-    Raises:
-        SettingsError: If the text is not a date and time.
-
     Example:
         >>> timestamp_ms("1970-01-01T00:00:01.500"), timestamp_ms("1970-01-01T01:00:00+01:00")
         (1500, 0)
@@ -155,11 +150,7 @@ def timestamp_ms(text: str) -> int:
 
 
 def listed_offsets(lines: Iterable[str]) -> Offsets:
-    """Parse lines of ``topic,partition,offset``, the format of ``kafka-consumer-groups --export``.
-
-    Raises:
-        SettingsError: If a line has another format.
-    """
+    """Parse lines of ``topic,partition,offset``, the format of ``kafka-consumer-groups --export``."""
     offsets: Offsets = {}
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:

@@ -21,9 +21,7 @@ class HotKeySample(NamedTuple):
     """The most frequent key in a sample of the records that an asynchronous operator received in a step.
 
     Attributes:
-        key: The key as short text.
         records: Records of the sample with that key.
-        of: Size of the sample.
     """
 
     operator: str
@@ -92,7 +90,6 @@ class TaskReport:
     Attributes:
         offsets: The offset before which everything has been processed, by partition.
         wake_at_ms: When wall-clock punctuation is due next; None if never.
-        stream_time_ms: Stream time; -1 before the first record.
         first_record_ms: When a micro-batch with records was planned; None without records.
         waiting: Why the task waits for an input; None if it does not wait.
         idle_until_ms: When buffered records may be processed, because the wait for an empty input ends or calls may have ended; None
@@ -103,9 +100,7 @@ class TaskReport:
         shuffled: The lowest offset of an unfinished or buffered record, by partition of a repartition through the shuffle.
         times: The partition times, ms since the epoch, for readers that extract timestamps.
         executor: Host and executor on which the task ran; empty if it keeps no local copies.
-        measured: The metrics; see ``millstream.drivers.spark.executor.measures``.
         state: The committed state of its stores; None if it has none.
-        taps: Samples of the records that reached tapped nodes.
         global_offsets: Offsets up to which the host's copies of global stores are filled, by partition of their topics.
     """
 
@@ -180,7 +175,6 @@ class CommittedBatch:
     """The sink's message to the application before Spark commits a micro-batch.
 
     Attributes:
-        encoded: The encoded reports.
         repeated: Whether the results that were sent are from a different attempt than the committed state.
     """
 

@@ -16,10 +16,6 @@ from millstream.core.model.ids import TaskId
 def check_threads(per_task: int, total: int | None) -> None:
     """Check the settings for threads.
 
-    Args:
-        per_task: The setting ``num_threads_per_task``.
-        total: The setting ``num_stream_threads``; None means no limit.
-
     Raises:
         SettingsError: If a number is not an int, ``per_task`` is below 1, or ``total`` is below ``per_task``.
 
@@ -48,9 +44,6 @@ def threads_of_tasks(
         per_task: The setting ``num_threads_per_task``.
         total: The setting ``num_stream_threads``; None means no limit.
         at_once: Maximum number of concurrent tasks, at least 1.
-
-    Raises:
-        SettingsError: If the settings are invalid; see :func:`check_threads`.
 
     Example:
         >>> tasks = [TaskId(0, n) for n in range(4)]

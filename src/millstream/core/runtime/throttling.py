@@ -1,15 +1,12 @@
 """Throttling: limits the records per second of a topic, over the planned micro-batches.
 
 A topic with a rate has a *token bucket*: it fills at the rate, and each planned record takes a token. Tokens that a plan does not use are
-kept for at most one second. The time between two plans counts in full: a micro-batch that takes five seconds is followed by the records
-of five seconds, and a throttled topic reaches its rate however long micro-batches take.
-
-Between two plans that are t seconds apart, at most ``rate * t`` records and a burst of one second are planned. All numbers are integer
-thousandths of a token, so that rounding cannot starve a slow rate.
+kept for at most one second. The time between two plans counts in full, so a throttled topic reaches its rate however long micro-batches
+take. Between two plans that are t seconds apart, at most ``rate * t`` records and a burst of one second are planned. All numbers are
+integer thousandths of a token, so that rounding cannot starve a slow rate.
 
 Partitions share the tokens fairly. There are often fewer tokens than partitions, because an idle planner runs many times per second.
-Indivisible tokens are therefore assigned round-robin, starting with the partition whose *turn* it is. No partition waits for the backlog
-of another.
+Indivisible tokens are therefore assigned round-robin, starting with the partition whose *turn* it is.
 """
 
 from __future__ import annotations
@@ -71,7 +68,6 @@ class Throttle:
         return {**ends, **lowered}
 
     def taken(self, positions: Offsets, planned: Offsets) -> None:
-        """Take the tokens for a planned micro-batch."""
         for topic, bucket in self._buckets.items():
             start = positions.get(topic, {})
             ahead = sum(to - start[p] for p, to in planned.get(topic, {}).items() if p in start)

@@ -11,8 +11,6 @@ class WaitSettings:
 
     Attributes:
         idle_ms: How long a task waits for an empty input without lag; -1 does not wait.
-        records: Maximum number of buffered records per partition.
-        size: Maximum number of buffered bytes per partition.
     """
 
     idle_ms: int = 0

@@ -5,9 +5,9 @@ sub-topology writes to partition ``n``. The topic is compacted: it keeps the new
 the store if both the checkpoint and the local state are lost (KIP-28, "Local State Management").
 
 The changelog of a plain key-value store has the format of Kafka Streams: key, value, and the timestamp of the entry as the timestamp
-of the record. A store that consists of several byte stores (slices, indexes) prefixes each key with the name of the byte store, so
-that compaction keeps equal keys of different byte stores apart. Its records carry the wall-clock time of the micro-batch, because
-with ``cleanup.policy=delete`` the broker must not delete entries that are old in stream time but were written recently.
+of the record. A store that consists of several byte stores (slices, indexes) prefixes each key with the name of the byte store. Its
+records carry the wall-clock time of the micro-batch: with ``cleanup.policy=delete``, the broker must not delete entries that are old in
+stream time but were written recently.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ def to_records(
 
     Args:
         partition: Partition of the topic, equal to the number of the task.
-        now_ms: Wall-clock time of the micro-batch, ms since the epoch.
     """
     keys, values = map(list, zip(*changes))
     if not _is_plain(spec):

@@ -57,5 +57,4 @@ class Alone:
 
     stream_time = -1
 
-    def drop(self, reason: str) -> None:
-        """Ignore the dropped record."""
+    def drop(self, reason: str) -> None: ...

@@ -1,8 +1,7 @@
 """Expiring entries: a key-value store with a time to live (TTL).
 
-The clock is the stream time of the task. Results therefore do not depend on how records are divided into micro-batches, and a
-repeated micro-batch has the same results. Each entry contains the stream time of its last write. Once stream time has advanced by
-the TTL, reads no longer return the entry.
+The clock is the stream time of the task, so results do not depend on how records are divided into micro-batches. Each entry contains the
+stream time of its last write. Once stream time has advanced by the TTL, reads no longer return the entry.
 
 The bytes are removed later, in small steps, so that a jump in stream time does not make one micro-batch expensive. An index in a
 separate byte store has one entry per key, whose key is
@@ -10,8 +9,7 @@ separate byte store has one entry per key, whose key is
     time of the last write (8) | key
 
 Each micro-batch removes the oldest expired entries from the beginning of the index: a fixed number, plus one for each key that the
-micro-batch has written. The store is never scanned, and expired entries do not accumulate, because a micro-batch removes at least as
-many entries as it adds.
+micro-batch has written. A micro-batch therefore removes at least as many entries as it adds.
 """
 
 from __future__ import annotations

@@ -55,12 +55,7 @@ class CopyProgress:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CopyProgress:
-        """Decode the result of :meth:`to_bytes`.
-
-        Example:
-            >>> CopyProgress.from_bytes(CopyProgress("products", {0: 7}).to_bytes()).positions
-            {0: 7}
-        """
+        """Decode the result of :meth:`to_bytes`."""
         decoded = json.loads(data)
         positions = {int(partition): position for partition, position in decoded["positions"].items()}
         return cls(decoded["identity"], positions, decoded["remembered"])
@@ -96,12 +91,6 @@ def why_begun_anew(progress: CopyProgress, identity: str, planned: Mapping[int, 
 
     Args:
         planned: For each partition, the offset up to which to fill the copy.
-
-    Example:
-        >>> why_begun_anew(CopyProgress("t", {0: 7}), "t", {0: 9, 1: 3}) is None
-        True
-        >>> why_begun_anew(CopyProgress("t", {0: 7}), "t", {0: 5})
-        'it is ahead of the micro-batch, which is an earlier one'
     """
     if progress.identity != identity:
         return _OTHER

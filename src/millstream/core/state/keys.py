@@ -2,11 +2,9 @@
 
     escaped key | 00 | time (8, big endian) | ...
 
-Serialised keys have any length. If the time followed the key directly, entries of different keys would mix: all keys that begin
-with ``a`` would fall within the range of key ``a``, and a fetch would have to read and skip them, as in Kafka Streams. A zero byte
-therefore ends the key, and each zero byte within the key becomes ``00 FF``. Times are not negative, so their first byte is never
-``FF``. As a result, no escaped key is a prefix of another, the entries of each key form a separate range, and entries are ordered
-by serialised key, then by time.
+A zero byte ends the key, and each zero byte within the key becomes ``00 FF``. Times are not negative, so their first byte is never
+``FF``. As a result, no escaped key is a prefix of another: the entries of each key form a separate range, and entries are ordered by
+serialised key, then by time. Without the zero byte, the entries of key ``ab`` would be in the range of key ``a``, as in Kafka Streams.
 """
 
 from __future__ import annotations

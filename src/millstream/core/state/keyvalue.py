@@ -38,14 +38,11 @@ class KeyValueRows(Protocol):
     ) -> Iterator[tuple[bytes, Any]]:
         """Iterate over a snapshot of the entries with ``low <= key < high``; None means unbounded."""
 
-    def approximate_count(self) -> int:
-        """Return the number of keys, without reading them."""
+    def approximate_count(self) -> int: ...
 
-    def drain(self) -> Drained:
-        """Return the changes since the last call and clear them."""
+    def drain(self) -> Drained: ...
 
-    def memory(self) -> Memory:
-        """Return the data to persist besides the content."""
+    def memory(self) -> Memory: ...
 
 
 class PlainRows:
@@ -166,11 +163,9 @@ class KeyValueStore(Generic[K, V]):
         return self._rows.approximate_count()
 
     def drain(self) -> Drained:
-        """Return the changes since the last call, one per key, and clear them; see ``Store``."""
         return self._rows.drain()
 
     def memory(self) -> Memory:
-        """Return the data to persist besides the content; see ``Store``."""
         return self._rows.memory()
 
     def _bounds(self, low: Any, high: Any) -> tuple[bytes | None, bytes | None]:

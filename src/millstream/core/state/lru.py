@@ -29,11 +29,7 @@ EVICTED_PER_PUT: Final = 2
 
 
 class LruRows:
-    """A limited number of entries. Implements ``KeyValueRows``. Owned by the store.
-
-    Args:
-        memory: The last return value of :meth:`memory`.
-    """
+    """A limited number of entries. Implements ``KeyValueRows``. Owned by the store."""
 
     __slots__ = (
         "_capacity", "_count", "_name", "_next", "_oldest", "_overlay", "_recent", "_use", "_used", "scan",

@@ -35,7 +35,6 @@ class MemoryStores:
         return sum(store.size for store in self._stores.values())
 
     def apply(self, changes: Mapping[str, Iterable[StoreChange]], dropped: Iterable[str] = ()) -> None:
-        """Drop byte stores and write changes."""
         for name in dropped:
             self.open(name).clear()
         for name, items in changes.items():

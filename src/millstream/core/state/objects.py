@@ -62,11 +62,7 @@ class Objects(Generic[K, V]):
         return value
 
     def check(self, value: V | None) -> None:
-        """Check that a value can be put.
-
-        Raises:
-            SerdeError: If the value does not fit the store.
-        """
+        """Check that a value can be put."""
         entry = self.entry(value)
         if entry is not None:
             for _ in range(self._more_stamps):
@@ -74,11 +70,7 @@ class Objects(Generic[K, V]):
             self.values.checked(entry)
 
     def kept(self, value: V | None) -> Any:
-        """Return the form in which an overlay holds a value.
-
-        Raises:
-            SerdeError: If the value does not fit the store.
-        """
+        """Return the form in which an overlay holds a value."""
         return self.values.kept(self.entry(value))
 
     def value(self, entry: Any) -> Any:

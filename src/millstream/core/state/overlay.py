@@ -1,18 +1,14 @@
 """Overlay: the writes of a micro-batch to one byte store, over the committed content of the store.
 
 A micro-batch never writes to the committed content (see docs/concepts/state.md). It reads through an *overlay*, a dict of its own
-writes; reads and iterators merge the two. At the end of the micro-batch the overlay returns one change per key, however often the key
-was written, which keeps the cost per record low.
+writes; reads and iterators merge the two. At the end of the micro-batch, the overlay returns one change per key.
 
 Immutable objects stay in the overlay as they are and are serialised once, at the end. All other objects are kept as bytes, so that
 mutating an object after a put or get does not change the state.
 
-Iterators need the writes of the micro-batch in key order. Sorting them for each iterator would make the work of a micro-batch
-quadratic in its records if each record reads a range, as in windows and joins. The overlay therefore keeps the sorted order and
-inserts only the keys written since the last iterator, which are at the end of the dict.
-
-A store that is read by key for each record also indexes the writes of the micro-batch by key (``keep_under``, ``scan_under``).
-Reading a key then skips the entries that the micro-batch has deleted, such as the many short-lived sessions of a busy key.
+Iterators need the writes of the micro-batch in key order. The overlay keeps the sorted order and inserts only the keys written since the
+last iterator, because sorting for each iterator would take quadratic time if each record reads a range. A store that is read by key for
+each record also indexes the writes by key (``keep_under``, ``scan_under``), to skip the entries that the micro-batch has deleted.
 """
 
 from __future__ import annotations

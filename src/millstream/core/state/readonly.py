@@ -38,15 +38,12 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
         self._refuse("put")
 
     def put_if_absent(self, key: K, value: V) -> NoReturn:
-        """Raise an error; see :meth:`put`."""
         self._refuse("put_if_absent")
 
     def put_all(self, entries: Iterable[tuple[K, V | None]]) -> NoReturn:
-        """Raise an error; see :meth:`put`."""
         self._refuse("put_all")
 
     def delete(self, key: K) -> NoReturn:
-        """Raise an error; see :meth:`put`."""
         self._refuse("delete")
 
     def _refuse(self, method: str) -> NoReturn:
@@ -57,11 +54,7 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
 
 
 def read_only(store: Any) -> ReadOnlyKeyValueStore[Any, Any]:
-    """Return a read-only view of a key-value store.
-
-    Raises:
-        StoreError: If it is not a key-value store.
-    """
+    """Return a read-only view of a key-value store."""
     if not isinstance(store, KeyValueStore):
         raise StoreError(
             f"store {store.name!r} is not a key-value store, so it cannot be read-only; this is a bug"

@@ -34,9 +34,6 @@ class SessionStore(Generic[K, V]):
     micro-batch up to the moment they are created. Sessions are ordered by serialised key, end and start; with ``order="time"``, by end,
     key and start.
 
-    Args:
-        memory: The last return value of :meth:`memory`.
-
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """
 
@@ -173,11 +170,9 @@ class SessionStore(Generic[K, V]):
         self._slices.observe(time)
 
     def drain(self) -> Drained:
-        """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
     def memory(self) -> Memory:
-        """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
 
     def _keep(self, stored: bytes, end: int, kept: Any) -> None:

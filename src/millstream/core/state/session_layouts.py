@@ -36,7 +36,6 @@ class SessionsByKey:
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        """Return the entry key of a session."""
         return closed(key) + pack_time(end) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:

@@ -58,11 +58,7 @@ class Slice:
 
 
 class Slices:
-    """The slices of one store in one task. Owned by the store.
-
-    Args:
-        memory: The last return value of :meth:`memory`.
-    """
+    """The slices of one store in one task. Owned by the store."""
 
     __slots__ = ("_floor", "_length", "_name", "_open", "_retention", "_slices", "_starts", "time")
 
@@ -119,7 +115,6 @@ class Slices:
         return [each for each in self._slices if each.start <= last and each.end > first]
 
     def drain(self) -> Drained:
-        """Return the changes since the last call and the expired slices, and clear both."""
         dropped = [each for each in self._slices if self._has_expired(each.end)]
         self._slices = self._slices[len(dropped) :]
         self._starts = self._starts[len(dropped) :]
@@ -132,7 +127,6 @@ class Slices:
         )
 
     def memory(self) -> Memory:
-        """Return the data to persist besides the entries."""
         return {
             "time": self.time,
             "floor": self._floor,

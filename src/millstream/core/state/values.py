@@ -3,11 +3,10 @@
 An *entry* is a value, or a pair of an entry and a *stamp*, a 64-bit number: the timestamp in a timestamped store, the time of the
 last write in an expiring store. In the bytes, stamps come first, as Kafka Streams stores timestamped values.
 
-A put rejects a value that does not fit the store's serde, so that the error is attributed to the record that caused it and the error
-policy applies. A value that the serializer turns into None deletes the key at once, as in Kafka Streams. Serialising each value only
-to check it would cost more than an operation such as counting. A put therefore does not check values of the types that a serde
-declares in ``accepts``. An error that is found only when the micro-batch is written (a number of more than 64 bits, None for a value
-of such a type) stops the application; the message names the store and the key.
+A put rejects a value that does not fit the store's serde, so that the error policy applies to the record that caused it. A value that
+the serializer turns into None deletes the key at once, as in Kafka Streams. A put does not check values of the types that a serde
+declares in ``accepts``, because serialising each value costs more than counting it. An error that is found only when the micro-batch is
+written (a number of more than 64 bits, None for a value of such a type) stops the application; the message names the store and the key.
 """
 
 from __future__ import annotations

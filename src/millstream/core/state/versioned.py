@@ -45,9 +45,6 @@ class VersionedStore(Generic[K, V]):
 
     Times are int milliseconds since the epoch.
 
-    Args:
-        memory: The last return value of :meth:`memory`.
-
     Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.
     """
 
@@ -137,13 +134,11 @@ class VersionedStore(Generic[K, V]):
         return None if self._left_out(timestamp) else self._insert(key, value, timestamp)
 
     def drain(self) -> Drained:
-        """Return the changes since the last call and clear them; see ``Store``."""
         history = self._slices.drain()
         latest = self._latest.drain()
         return Drained({self.name: latest, **history.changes} if latest else history.changes, history.dropped)
 
     def memory(self) -> Memory:
-        """Return the data to persist besides the content; see ``Store``."""
         return self._slices.memory()
 
     def _iterate(self, *, reverse: bool) -> Iterator[tuple[K, VersionedRecord]]:
@@ -247,8 +242,6 @@ def _read(stored: bytes, entry: Any) -> _Version:
 
 
 def _earlier(of: Serde[Any]) -> Serde[Any]:
-    """Return the serde of an earlier version: a value or a deletion."""
-
     def serialize(value: Any) -> bytes:
         return b"\x00" if value is None else b"\x01" + of.serialize(value)
 

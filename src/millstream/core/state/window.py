@@ -41,9 +41,6 @@ class WindowStore(Generic[K, V]):
     moment they are created. Iterators over one key are ordered by time. Iterators over several keys are ordered by serialised key, then by
     time; with ``order="time"``, by time, then by serialised key.
 
-    Args:
-        memory: The last return value of :meth:`memory`.
-
     Source: ``org.apache.kafka.streams.state.WindowStore``; for timestamped stores ``TimestampedWindowStore``.
     """
 
@@ -181,9 +178,6 @@ class WindowStore(Generic[K, V]):
         Like a put, this advances the store's time. The result is valid until the store's time exceeds the start by the retention; the
         operator must check this.
 
-        Args:
-            start: Start of the windows, ms since the epoch.
-
         Returns:
             The access, or None if the slice has expired; this counts a dropped record.
         """
@@ -208,11 +202,9 @@ class WindowStore(Generic[K, V]):
         return self._layout.many_stored(keys, start)
 
     def drain(self) -> Drained:
-        """Return the changes since the last call and clear them; see ``Store``."""
         return self._slices.drain()
 
     def memory(self) -> Memory:
-        """Return the data to persist besides the content; see ``Store``."""
         return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
 
     def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:

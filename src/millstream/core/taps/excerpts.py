@@ -44,12 +44,7 @@ class Excerpt:
         self.cut = False
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """Return an excerpt of a value. Exceptions of the value's own methods are caught.
-
-        Args:
-            value: The value.
-            depth: Nesting depth of the value.
-        """
+        """Return an excerpt of a value. Exceptions of the value's own methods are caught."""
         try:
             return self._part(value, depth)
         except Exception as error:  # of the user's __str__ or property

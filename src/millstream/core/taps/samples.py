@@ -48,10 +48,7 @@ class Sample(NamedTuple):
         topic: The topic from which the task read the original record; None if a punctuator sent the record.
         partition: The partition of the original record; -1 without one.
         offset: The offset of the original record; -1 without one.
-        key: The key, as plain data.
         value: The value, as plain data; for a change of a table, the new value.
-        timestamp: Milliseconds since the epoch.
-        headers: Pairs of name and value, as plain data.
         cut: Whether a part was too large to be shown in full.
     """
 
@@ -74,10 +71,7 @@ class TapReport:
     """The records that reached a tapped node of a task.
 
     Attributes:
-        node: The node.
         now_ms: The wall clock of the micro-batch, ms since the epoch.
-        passed: Number of records.
-        samples: Samples of the first records.
     """
 
     node: str
@@ -96,34 +90,23 @@ class TapReport:
 
 
 class Taps:
-    """The taps of a task, for one micro-batch. Owned by the task.
-
-    Args:
-        nodes: Names of the tapped nodes.
-    """
+    """The taps of a task, for one micro-batch. Owned by the task."""
 
     def __init__(self, nodes: Collection[str]) -> None:
         self._left = MAX_BYTES
         self._on = {node: NodeTap(self) for node in nodes}
 
     def points(self) -> dict[str, TapPoint]:
-        """Return the functions for the tapped nodes."""
         return {node: TapPoint(tap.sample, tap.note, tap.skip) for node, tap in self._on.items()}
 
     def has_room(self) -> bool:
-        """Return whether any further sample fits."""
         return self._left >= VALUE_BYTES + 2 * KEY_BYTES
 
     def taken(self, size: int) -> None:
-        """Count the bytes of a sample."""
         self._left -= size
 
     def take(self, now_ms: int) -> tuple[TapReport, ...]:
-        """Return the reports since the last call.
-
-        Args:
-            now_ms: The wall clock of the micro-batch, ms since the epoch.
-        """
+        """Return the reports since the last call."""
         reports = (TapReport(node, now_ms, *tap.take()) for node, tap in self._on.items())
         return tuple(report for report in reports if report.passed)
 
@@ -142,11 +125,7 @@ class NodeTap:
         self._samples: list[Sample] = []
 
     def note(self, sample: Sized | None) -> None:
-        """Count a record, and keep its sample if there is room.
-
-        Args:
-            sample: The result of :meth:`sample`.
-        """
+        """Count a record, and keep its sample if there is room."""
         self._passed += 1
         if sample is not None and self._room and self._taps.has_room():
             self._room -= 1
@@ -154,16 +133,10 @@ class NodeTap:
             self._samples.append(sample[0])
 
     def skip(self, count: int) -> None:
-        """Count records that are not sampled."""
         self._passed += count
 
     def sample(self, args: tuple[Any, ...], metadata: Metadata) -> Sized | None:
-        """Return the sample of a record and its size, or None if there is no room for it.
-
-        Args:
-            args: The arguments of the node.
-            metadata: Returns the origin of the record.
-        """
+        """Return the sample of a record and its size, or None if there is no room for it."""
         if not self._room or not self._taps.has_room():
             return None
         try:

@@ -142,7 +142,6 @@ def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
 
 
 def all_unfinished_stores(nodes: Iterable[n.Node]) -> tuple[str, ...]:
-    """Return all stores in which operators keep unfinished records."""
     return tuple(name for node in nodes if isinstance(node, _KEEPING) for name in node.carried.names)
 
 
@@ -163,8 +162,6 @@ def with_additional_stores(renamed: Mapping[str, str], keepers: Collection[str])
 
 
 def carried(store: StoreOptions, key: Serde[Any], value: Serde[Any]) -> Carried:
-    """Return the stores for the unfinished records of an operator."""
-
     def spec(suffix: str, by: Serde[Any]) -> StoreSpec:
         return KeyValueSpec(name=f"{store.name}{suffix}", key=by, value=serdes.pickle, **store.storage)
 

@@ -16,11 +16,7 @@ from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
 
 def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
-    """Check that a node can be added; ``global_nodes`` contains the names of the nodes that fill global stores.
-
-    Raises:
-        TopologyError: If the node cannot be added.
-    """
+    """Check that a node can be added; ``global_nodes`` contains the names of the nodes that fill global stores."""
     if not isinstance(node.name, str) or not node.name:
         raise TopologyError(f"{node.name!r} cannot be the name of a node: use a non-empty string")
     if node.name in nodes:
@@ -127,9 +123,6 @@ def existing_names(names: Iterable[str]) -> str:
 def check_kept(store: StoreSpec, what: str) -> None:
     """Check that a store can be filled from a topic.
 
-    Args:
-        what: "global" or "read-only", for the message.
-
     Raises:
         TopologyError: If the store is of another kind, or has a changelog topic.
     """
@@ -148,9 +141,6 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
 
     Args:
         takes: Names of the positional arguments, for the message.
-
-    Raises:
-        TopologyError: If the function does not accept the arguments.
 
     Example:
         >>> check_takes(len, ["value"])
@@ -174,9 +164,6 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
 
 def check_plain(node: str, parts: Iterable[object]) -> None:
     """Reject coroutine functions where they would not be awaited.
-
-    Args:
-        parts: Attributes of the node, including functions.
 
     Raises:
         TopologyError: If an attribute is a coroutine function, or a tuple that contains one.

@@ -85,7 +85,6 @@ def started_text(
 
     Args:
         commits: Number of partitions of the commits topic; 0 if there is none.
-        given: The user's configuration of internal topics.
     """
     given = given or {}
     tasks = Counter(task.subtopology for task in layout.tasks)
@@ -146,7 +145,6 @@ class Part:
 
     Attributes:
         fills_global_store: Whether the part fills a global store, so that no task runs it.
-        shapes: Nodes of the part, parents before children.
     """
 
     number: int
@@ -184,7 +182,6 @@ def topics_of(parts: tuple[Part, ...]) -> tuple[str, ...]:
 
 
 def lines_of(parts: tuple[Part, ...]) -> Iterator[Line]:
-    """Return the lines between nodes, stores and topics."""
     for part in parts:
         for shape in part.shapes:
             node = ("node", shape.name)

@@ -14,7 +14,6 @@ __all__ = ["dot", "mermaid", "svg"]
 
 
 def mermaid(plan: Plan) -> str:
-    """Draw a plan as a Mermaid flow chart."""
     parts = parts_of(plan)
     ids: dict[tuple[str, str], str] = {}
 
@@ -34,7 +33,6 @@ def mermaid(plan: Plan) -> str:
 
 
 def dot(plan: Plan) -> str:
-    """Draw a plan in the DOT language of Graphviz."""
     parts = parts_of(plan)
     lines = ["digraph topology {", "  node [shape=box];"]
     lines.extend(f'  "topic:{topic}" [shape=oval, label="{topic}"];' for topic in topics_of(parts))

@@ -143,12 +143,9 @@ class Lineage:
     """What a running topology writes to the checkpoint, and what it has taken over under new names.
 
     Attributes:
-        parts: Parts by number, including removed ones.
         topic_ids: Topic id, assigned by the broker, of each topic that is read or that a pattern matched before, if the broker has
             topic ids.
-        renamed_stores: New name by old name of a store.
         appeared: Topics that a pattern matches now and that did not exist when the pattern was last resolved.
-        routing: How records reach tasks.
     """
 
     parts: Mapping[int, ComparedPart] = field(default_factory=dict)
@@ -158,12 +155,10 @@ class Lineage:
     routing: Routing = field(default_factory=Routing)
 
     def gone_tasks(self) -> list[TaskId]:
-        """Return the tasks of all parts whose sub-topology has been removed."""
         return _tasks([number for number, part in self.parts.items() if not part.topics], self.parts)
 
 
 def parts_from_json(data: Mapping[str, Any]) -> dict[int, ComparedPart]:
-    """Decode the parts from the result of :meth:`Remembered.to_json`."""
     return {
         int(n): ComparedPart(tuple(topics), tuple(stores), tasks)
         for n, (topics, stores, tasks) in data.items()

@@ -1,11 +1,7 @@
 """Folds: built-in aggregations that the engine can compute without a function call per record.
 
-An aggregation of the DSL is an arbitrary user function. Some aggregations are built in, such as count and sum. The node of a built-in
-aggregation names its fold in addition to its function. Both have the same result, and the engine may use either
-(``millstream.core.engine.operators.aggregations``).
-
-A fold is defined once, by its *recipe*. The functions for single records are derived from the recipe; the fast path of the engine uses
-its step.
+The node of a built-in aggregation, such as count or sum, names its fold in addition to its function. Both have the same result, and the
+engine may use either (``millstream.core.engine.operators.aggregations``). A fold is defined once, by its *recipe*.
 """
 
 from __future__ import annotations

@@ -51,32 +51,17 @@ def repartition_topic(application_id: str, name: str) -> str:
 
 
 def changelog_topic(application_id: str, store: str) -> str:
-    """Return the name of a store's changelog topic, by the rules of Kafka Streams.
-
-    Example:
-        >>> changelog_topic("shop", "counts")
-        'shop-counts-changelog'
-    """
+    """Return the name of a store's changelog topic, by the rules of Kafka Streams."""
     return f"{application_id}-{store}-changelog"
 
 
 def commits_topic(application_id: str) -> str:
-    """Return the name of the topic, and of the consumer group, with an application's commits.
-
-    Example:
-        >>> commits_topic("shop")
-        'shop-commits'
-    """
+    """Return the name of the topic, and of the consumer group, with an application's commits."""
     return f"{application_id}-commits"
 
 
 def driver_topic(application_id: str) -> str:
-    """Return the name of the topic, and of the consumer group, by which one of several drivers is elected.
-
-    Example:
-        >>> driver_topic("shop")
-        'shop-driver'
-    """
+    """Return the name of the topic, and of the consumer group, by which one of several drivers is elected."""
     return f"{application_id}-driver"
 
 
@@ -99,10 +84,6 @@ def repartition_config(given: Mapping[str, str]) -> dict[str, str]:
     """Return the configuration of a repartition topic.
 
     Source: ``RepartitionTopicConfig``.
-
-    Example:
-        >>> repartition_config({"segment.bytes": "1000000"})["segment.bytes"]
-        '1000000'
     """
     return {**REPARTITION_CONFIG, **given}
 

@@ -41,7 +41,6 @@ class JoinsByKind:
 
     @property
     def joins_null_keys(self) -> bool:
-        """Whether records without a key have results."""
         return self.kind != "inner"
 
 
@@ -72,7 +71,6 @@ class GraceBuffer(Node):
 
     Attributes:
         store: The buffer; its serdes are bytes.
-        grace: Grace period in stream time, ms.
     """
 
     store: StoreSpec
@@ -93,7 +91,6 @@ class TableJoin(Node):
     """One side of a join of two tables by their key (``KTableKTableInnerJoin`` and others). Table to table.
 
     Attributes:
-        other: Name of the node of the other table.
         kind: What happens to rows without a partner.
     """
 
@@ -152,9 +149,6 @@ class JoinTimes:
     the stream time of the join exceeds ``t + after + grace``. The window of a right record closes at ``t + before + grace``.
 
     Attributes:
-        before: How much earlier a right record may be.
-        after: How much later a right record may be.
-        grace: Grace period: how long after its end a window stays open.
         final: Whether a record that had a result without a partner is no longer joined.
         interval: Minimum wall-clock time between two checks for unmatched records; 0 checks whenever stream time advances.
         prior: Whether a record is joined only with older records (KIP-28, ``joinPrior``).
@@ -217,7 +211,6 @@ class Subscribe(Node):
     """Sends the request for each change of the left table to the right one (``SubscriptionSendProcessorSupplier``). Table to stream.
 
     Attributes:
-        kind: Inner or left.
         value: Serde of the left values, from which marks are computed.
         ignores_null: Whether an inner join sends nothing when the old or the new value of a change references no right row.
     """
@@ -239,7 +232,6 @@ class Subscriptions(Node):
 
     Attributes:
         store: The subscriptions: closed right key and left key to mark, all of them bytes.
-        other: Name of the node of the right table.
         stores: Names of the stores from which the right table is read.
     """
 
@@ -270,7 +262,6 @@ class Resolve(Node):
     """Computes results from answers that are not stale (``ResponseJoinProcessorSupplier``). Stream to stream.
 
     Attributes:
-        other: Name of the node of the left table.
         stores: Names of the stores from which the left table is read.
     """
 

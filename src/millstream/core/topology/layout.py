@@ -65,8 +65,6 @@ def lay_out(
     """Decide the partition counts of internal topics, check co-partitioning, and form the tasks.
 
     Args:
-        external: Number of partitions of the external topics, from the broker.
-        grouper: Forms the partition groups of a sub-topology.
         previous: Previous numbers of partitions of repartition topics. A topic without an explicit number keeps its previous number, even
             if partitions have since been added to its upstream topics, because the state of its keys is in as many tasks.
 
@@ -95,7 +93,6 @@ def tasks_of_group(sub: SubTopology, group: int) -> tuple[TaskId, ...]:
 
 
 def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
-    """Return the error for source topics that the broker does not have."""
     names = ", ".join(repr(topic) for topic in topics)
     return TopicNotFoundError(
         f"the topology reads topics that do not exist on the broker: {names}. Source topics are never created "
@@ -153,7 +150,6 @@ def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
 
 
 def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:
-    """Return the sources whose records reach each store of a sub-topology."""
     reach: dict[str, dict[str, Source]] = {}
     per_store: dict[str, dict[str, Source]] = {}
     for node in sub.nodes.values():

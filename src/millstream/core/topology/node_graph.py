@@ -44,6 +44,9 @@ class NodeGraph:
     def replace(self, node: Node) -> Self:
         """Replace the node with the same name and parents.
 
+        Args:
+            node: The new node.
+
         Raises:
             TopologyError: If the node is invalid.
         """
@@ -54,6 +57,9 @@ class NodeGraph:
     def add(self, node: Node) -> Self:
         """Add a node of any type. All other methods and the DSL use this method.
 
+        Args:
+            node: The node; its parents must have been added.
+
         Raises:
             TopologyError: If the node is invalid.
         """
@@ -63,6 +69,9 @@ class NodeGraph:
 
     def add_store(self, store: StoreSpec) -> Self:
         """Add a store. Adding an equal store again has no effect.
+
+        Args:
+            store: The store.
 
         Raises:
             TopologyError: If another store has the name.
@@ -75,6 +84,9 @@ class NodeGraph:
 
     def add_supplied(self, node: Process) -> Self:
         """Add a node that runs a user's class, with the stores that its supplier provides and the stores of the node.
+
+        Args:
+            node: The node.
 
         Raises:
             TopologyError: If the node is invalid, or another store has the name of one of these stores.
@@ -92,8 +104,13 @@ class NodeGraph:
     def supplied_stores(self, node: Process) -> tuple[StoreSpec, ...]:
         """Return the stores that the supplier of a node and the wrapper provide.
 
+        Args:
+            node: The node.
+
         Raises:
             TopologyError: If one of them is not a store.
+
+        Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
         """
         suppliers = dict.fromkeys([node.supplier, self._wrapped(node)])
         return tuple(store for each in suppliers for store in provided_stores(node.name, each))
@@ -105,6 +122,11 @@ class NodeGraph:
 
     def add_global_part(self, source: GlobalSource, keeper: Node, store: StoreSpec) -> Self:
         """Add a global store with the two nodes that fill it, for ``Topology.add_global_store`` and the DSL.
+
+        Args:
+            source: The node that reads the topic.
+            keeper: The node that writes to the store.
+            store: The store.
 
         Raises:
             TopologyError: If the nodes are invalid, or the store cannot be global.

@@ -35,7 +35,6 @@ class Node:
 
     Attributes:
         name: Unique name in the topology.
-        parents: Names of the nodes whose output is the input.
     """
 
     name: str
@@ -181,37 +180,27 @@ class WithKey(Node):
 
 @dataclass(frozen=True)
 class Map(Node):
-    """Maps key and value of each record to a new key and value."""
-
     mapper: Callable[[Any, Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
 class MapValues(Node):
-    """Maps each value to a new value."""
-
     mapper: Callable[..., Any]
     with_key: bool = False
 
 
 @dataclass(frozen=True)
 class SelectKey(Node):
-    """Sets a new key for each record."""
-
     mapper: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class FlatMap(Node):
-    """Maps each record to any number of records."""
-
     mapper: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class FlatMapValues(Node):
-    """Maps each value to any number of values."""
-
     mapper: Callable[..., Any]
     with_key: bool = False
 

@@ -38,7 +38,6 @@ def matches(pattern: re.Pattern[str], topic: str) -> bool:
 
 
 def source_of(sources: Iterable[Source], topic: str) -> Source | None:
-    """Return the source whose pattern matches a topic, or None."""
     return next((s for s in sources if s.pattern is not None and matches(s.pattern, topic)), None)
 
 

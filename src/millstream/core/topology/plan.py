@@ -22,7 +22,6 @@ class SubTopology:
     """A connected part of a topology, which one task runs.
 
     Attributes:
-        nodes: The nodes by name, parents before children.
         global_stores: The global stores that its nodes may read, by name.
         ranges: Number of key ranges into which each of its partition groups is divided. Each range is a task.
     """
@@ -58,7 +57,6 @@ class SubTopology:
 
     @cached_property
     def changelogs(self) -> tuple[str, ...]:
-        """The names of its stores that have changelog topics."""
         return tuple(name for name, store in self.stores.items() if store.changelog == "kafka")
 
     def key_range(self, task: TaskId) -> KeyRange | None:
@@ -92,8 +90,6 @@ class Plan:
     """A checked topology, split into sub-topologies.
 
     Attributes:
-        application_id: Prefix of internal topics.
-        subtopologies: The sub-topologies, in order of their numbers.
         global_parts: The parts that fill global stores, numbered after the sub-topologies.
     """
 
@@ -128,7 +124,6 @@ class Plan:
 
     @cached_property
     def is_divided(self) -> bool:
-        """Whether partitions are divided into key ranges."""
         return any(sub.ranges > 1 for sub in self.subtopologies)
 
     @cached_property
@@ -228,7 +223,6 @@ class Plan:
 
 
 def plan_text(plan: Plan) -> str:
-    """Describe what an application will read, keep and write, as text."""
     return "\n".join([f"Application {plan.application_id}", *plan_lines(plan, {})])
 
 
@@ -238,7 +232,6 @@ def plan_lines(
     """Describe what an application will read, keep and write, as lines.
 
     Args:
-        notes: Additional text by number of the sub-topology.
         partitions: Partition counts by topic; None if unknown.
     """
     lines: list[str] = []

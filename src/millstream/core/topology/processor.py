@@ -25,7 +25,10 @@ Wrap: TypeAlias = Callable[[str, Callable[[], Any]], Callable[[], Any]]
 
 
 class PunctuationType(Enum):
-    """The clock that a schedule follows (``PunctuationType``)."""
+    """The clock that a schedule follows.
+
+    Source: ``org.apache.kafka.streams.processor.PunctuationType`` (KIP-138).
+    """
 
     STREAM_TIME = "stream_time"
     WALL_CLOCK_TIME = "wall_clock_time"
@@ -41,10 +44,13 @@ Punctuator = Callable[[int], object]
 
 
 class Cancellable(Protocol):
-    """A schedule that can be cancelled."""
+    """A schedule that can be cancelled. Returned by ``ProcessorContext.schedule``.
+
+    Source: ``org.apache.kafka.streams.processor.Cancellable``.
+    """
 
     def cancel(self) -> None:
-        """Stop calling the function."""
+        """Stop calling the function. A second call has no effect."""
 
 
 class ProcessorContext(Protocol[K2, V2]):
@@ -55,7 +61,7 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def application_id(self) -> str:
-        """The application's id."""
+        """The application's id (``applicationId``)."""
 
     @property
     def app_config(self) -> Mapping[str, Any]:
@@ -63,11 +69,11 @@ class ProcessorContext(Protocol[K2, V2]):
 
     @property
     def task_id(self) -> TaskId:
-        """The task to which this processor belongs; ``str(task_id)`` is like ``0_3``."""
+        """The task to which this processor belongs; ``str(task_id)`` is like ``0_3`` (``taskId``)."""
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Topic, partition and offset of the record being processed; None in a punctuator."""
+        """Topic, partition and offset of the record being processed; None in a punctuator (``recordMetadata``)."""
 
     @property
     def stream_time_ms(self) -> int:
@@ -75,14 +81,21 @@ class ProcessorContext(Protocol[K2, V2]):
 
         Raises:
             ProcessingError: In a processor that maintains a global store, because its copies have different positions.
+
+        Source: ``ProcessorContext.currentStreamTimeMs`` (KIP-622).
         """
 
     @property
     def wall_clock_ms(self) -> int:
-        """Wall-clock time when the micro-batch was planned, ms since the epoch."""
+        """Wall-clock time when the micro-batch was planned, ms since the epoch.
+
+        Source: ``ProcessorContext.currentSystemTimeMs`` (KIP-622).
+        """
 
     def forward(self, record: Record[K2, V2], child: str | None = None) -> None:
         """Forward a record to all children, or to the named child, and return after they have processed it.
+
+        For an example, see :class:`Processor`.
 
         Args:
             record: The record.
@@ -90,6 +103,8 @@ class ProcessorContext(Protocol[K2, V2]):
 
         Raises:
             ProcessingError: If there is no child of that name, or no record is being processed.
+
+        Source: ``ProcessorContext.forward``; KIP-251 for the timestamp of the record.
         """
 
     def schedule(
@@ -115,12 +130,37 @@ class ProcessorContext(Protocol[K2, V2]):
         Raises:
             ValueError: If the interval is below 1 ms.
             ProcessingError: If a later micro-batch could not find the callback.
+
+        Source: ``ProcessorContext.schedule`` (KIP-138); KIP-1146 for ``start_time``.
+
+        Example:
+            >>> import millstream as ms
+            >>> class Ticks(ms.Processor[str, str, str, int]):
+            ...     def init(self, context):
+            ...         super().init(context)
+            ...         context.schedule(1000, ms.stream_time, self.tick)
+            ...     def process(self, record): ...
+            ...     def tick(self, now):
+            ...         self.context.forward(ms.Record("tick", now, now))
+            >>> builder = ms.StreamsBuilder()
+            >>> builder.stream("in").process(Ticks).to("out", value=ms.serdes.int64)
+            >>> driver = ms.testing.TopologyTestDriver(builder.build())
+            >>> for timestamp in (0, 500, 1200):
+            ...     driver.pipe("in", "k", "v", timestamp)
+            >>> [record.value for record in driver.read("out")]
+            [0, 1200]
         """
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
         """Return this processor's schedules of a function, including those of earlier micro-batches.
 
         The result of ``schedule`` is valid only within one micro-batch. To cancel a schedule later, use this method.
+
+        Args:
+            callback: The function that was passed to ``schedule``.
+
+        Returns:
+            A handle for each schedule that is not cancelled.
         """
 
     def issue(self, call: Callable[..., Any], on_done: Callable[..., object], *args: Any) -> None:
@@ -183,8 +223,18 @@ class ProcessorContext(Protocol[K2, V2]):
     def state_store(self, name: str) -> Any:
         """Return a store that is connected to this processor, or any global store, which is read-only.
 
+        For an example, see :class:`Processor`.
+
+        Args:
+            name: Name of the store.
+
+        Returns:
+            The store; its specification determines its kind.
+
         Raises:
             StoreError: If no global store has this name, and no store of this name is connected.
+
+        Source: ``ProcessorContext.getStateStore``.
         """
 
 
@@ -214,11 +264,18 @@ class Processor(Generic[K, V, K2, V2]):
     context: ProcessorContext[K2, V2]
 
     def init(self, context: ProcessorContext[K2, V2]) -> None:
-        """Initialise the processor; called once before the first record. Keeps the context as ``self.context``."""
+        """Initialise the processor; called once before the first record.
+
+        Args:
+            context: The context, which this method keeps as ``self.context``.
+        """
         self.context = context
 
     def process(self, record: Record[K, V]) -> None:
-        """Process one record.
+        """Process one record. For an example, see :class:`Processor`.
+
+        Args:
+            record: The record.
 
         Raises:
             NotImplementedError: If the class does not define it.
@@ -226,14 +283,11 @@ class Processor(Generic[K, V, K2, V2]):
         raise NotImplementedError(f"{type(self).__name__} must define process(self, record)")
 
     def close(self) -> None:
-        """Release the resources acquired in ``init``."""
+        """Release the resources acquired in ``init`` (``close``)."""
 
 
 def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
     """Return the stores that a supplier provides in its attribute ``stores``, or that its method of that name returns.
-
-    Raises:
-        TopologyError: If one of them is not a store.
 
     Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
     """
@@ -290,11 +344,15 @@ class ValueTransformer(Generic[K, V, V2]):
     context: ProcessorContext[Any, Any]
 
     def init(self, context: ProcessorContext[Any, Any]) -> None:
-        """Initialise the transformer; called once before the first row. Keeps the context as ``self.context``."""
+        """Initialise the transformer; called once before the first row.
+
+        Args:
+            context: The context, which this method keeps as ``self.context``.
+        """
         self.context = context
 
     def transform(self, key: K, value: V | None) -> V2 | None:
-        """Return the new value of a row.
+        """Return the new value of a row. For an example, see ``KTable.transform_values``.
 
         Args:
             key: The row's key.
@@ -309,7 +367,7 @@ class ValueTransformer(Generic[K, V, V2]):
         raise NotImplementedError(f"{type(self).__name__} must define transform(self, key, value)")
 
     def close(self) -> None:
-        """Release the resources acquired in ``init``."""
+        """Release the resources acquired in ``init`` (``close``)."""
 
 
 @dataclass(frozen=True)

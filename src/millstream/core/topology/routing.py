@@ -112,7 +112,6 @@ class Routing:
 
 
 def routing_of(plan: Plan, layout: Layout) -> Routing:
-    """Return how records reach the tasks of a plan."""
     in_tasks = [sub for sub in plan.subtopologies if not plan.runs_before_shuffle(sub)]
     partitioners = {
         node.topic: node.partitioner
@@ -155,11 +154,7 @@ def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> No
 
     Args:
         before: The routing of the checkpoint, with the new names of stores.
-        now: The routing of the next start.
         divides: Whether the state of a task can be divided among smaller key ranges.
-
-    Raises:
-        IncompatibleTopologyError: If records would reach a store in a different way.
     """
     for store, origins in now.reaching.items():
         known = before.reaching.get(store, ())

@@ -34,10 +34,6 @@ def split(
 ) -> Plan:
     """Split a graph of nodes into sub-topologies.
 
-    Args:
-        application_id: Prefix of internal topics.
-        through_shuffle: Whether Spark's shuffle may replace repartition topics.
-
     Raises:
         TopologyError: If two repartitions have the same name.
     """

@@ -107,7 +107,6 @@ class StoreSpec:
         return f"{kind} {self.key.name} -> {self.value.name}"
 
     def _in_millis(self, option: str, least: int, why: str = "") -> None:
-        """Convert an option to milliseconds and check its minimum."""
         value = millis(getattr(self, option))
         if value < least:
             raise TopologyError(
@@ -125,7 +124,7 @@ class KeyValueSpec(StoreSpec):
         ttl: Time to live: an entry expires this long after its last write, in stream time of the task; ``timedelta`` or ms. None means
             never.
 
-    Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``. ``ttl`` has no counterpart there.
+    Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``. Kafka Streams has no counterpart of ``ttl``.
 
     Example:
         >>> from millstream.core.model import serdes

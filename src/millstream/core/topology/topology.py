@@ -47,7 +47,10 @@ from millstream.core.topology.stores import StoreSpec
 
 @checked_methods
 class Topology(NodeGraph):
-    """A graph of sources, processors, stores and sinks. Methods that change the graph return it, so that calls can be chained.
+    """A graph of sources, processors, stores and sinks.
+
+    Methods that change the graph return it, so that calls can be chained. Each method raises ``ArgumentError`` if an argument has a
+    wrong type.
 
     Args:
         wrap: ``(name, supplier) -> supplier``, called for each processor and value transformer that is added. The returned supplier
@@ -55,7 +58,7 @@ class Topology(NodeGraph):
             provide stores in an attribute ``stores``; the stores of the wrapped supplier are kept. A wrapped processor must schedule
             punctuations in ``init``.
 
-    Source: KIP-28, "API Design" (``TopologyBuilder``); ``org.apache.kafka.streams.Topology``.
+    Source: KIP-28, "API Design" (``TopologyBuilder``); the methods of ``org.apache.kafka.streams.Topology``; KIP-1112 for ``wrap``.
 
     Example:
         >>> import millstream as ms
@@ -184,6 +187,20 @@ class Topology(NodeGraph):
 
         Raises:
             TopologyError: If the name is in use by another store, or a processor is unknown.
+
+        Example:
+            >>> import millstream as ms
+            >>> class Count(ms.Processor):
+            ...     def process(self, record):
+            ...         counts = self.context.state_store("counts")
+            ...         counts.put(record.key, (counts.get(record.key) or 0) + 1)
+            >>> topology = ms.Topology().add_source("in", "words").add_processor("count", Count, "in")
+            >>> counts = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
+            >>> driver = ms.testing.TopologyTestDriver(topology.add_state_store(counts, processors=["count"]))
+            >>> for _ in range(2):
+            ...     driver.pipe("words", "tea", "x")
+            >>> driver.store("counts").get("tea")
+            2
         """
         self.add_store(store)
         for processor in processors:
@@ -221,6 +238,18 @@ class Topology(NodeGraph):
             TopologyError: If a name or the topic is in use, or the store is of another kind.
 
         Source: ``org.apache.kafka.streams.Topology.addGlobalStore``.
+
+        Example:
+            >>> import millstream as ms
+            >>> class Keep(ms.Processor):
+            ...     def process(self, record):
+            ...         self.context.state_store("prices").put(record.key, record.value)
+            >>> prices = ms.stores.key_value("prices", ms.serdes.string, ms.serdes.string)
+            >>> topology = ms.Topology().add_global_store(prices, "from", "prices", "keep", Keep).add_source("in", "orders")
+            >>> driver = ms.testing.TopologyTestDriver(topology.add_sink("out", "copies", "in"))
+            >>> driver.pipe("prices", "tea", "3")
+            >>> driver.store("prices").get("tea")
+            '3'
         """
         keeper = GlobalProcess(processor, (source,), checked_supplier(processor, supplier), (store.name,))
         keeper = dataclasses.replace(keeper, supplier=self._wrapped(keeper))
@@ -284,10 +313,16 @@ class Topology(NodeGraph):
         return self.add_supplied(keeper).add_store(store)
 
     def connect(self, processor: str, *stores: str) -> Topology:
-        """Connect a processor to stores (``connectProcessorAndStateStores``).
+        """Connect a processor to stores.
+
+        Args:
+            processor: Name of the processor.
+            stores: Names of the stores, at least one.
 
         Raises:
             TopologyError: If the processor or a store is unknown, or no store is named.
+
+        Source: ``Topology.connectProcessorAndStateStores``.
         """
         node = self._nodes.get(processor)
         if not isinstance(node, Process):
@@ -306,7 +341,7 @@ class Topology(NodeGraph):
         return self
 
     def validate(self) -> None:
-        """Run the checks that need the whole topology.
+        """Run the checks that need the whole topology. ``plan`` and the drivers call it.
 
         Raises:
             TopologyError: If there is no source, a store is missing or unused, or a global store is used like a store of a task.
@@ -338,7 +373,7 @@ class Topology(NodeGraph):
         return split(application_id, nodes, self._stores, through_shuffle=through_shuffle)
 
     def describe(self) -> str:
-        """Describe the topology as text, like ``Topology.describe()`` of Kafka Streams."""
+        """Describe the topology as text, as ``Topology.describe`` (KIP-120) does. For an example, see :class:`Topology`."""
         return _describe.text(self.plan())
 
     def mermaid(self) -> str:

@@ -63,15 +63,7 @@ class WindowedAggregate(_WindowedNode, Materialised):
 
 @dataclass(frozen=True)
 class CalendarAggregate(_WindowedNode, Materialised):
-    """Aggregates a grouped stream per key and user-defined window (``KStreamWindowAggregate``).
-
-    Attributes:
-        store: A window store, ordered by time if results are emitted on window close.
-        initializer: Creates the first aggregate of a window; None uses the first value (reduce).
-        aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
-        fold: The built-in aggregation, if the aggregator is not a user function.
-        input: Index of this node among the aggregations that share the store, from 0.
-    """
+    """Aggregates a grouped stream per key and user-defined window; attributes as of :class:`WindowedAggregate`."""
 
     store: WindowSpec
     windows: Windows
@@ -88,9 +80,6 @@ class SlidingAggregate(_WindowedNode, Materialised):
 
     Attributes:
         open: The store of open windows, ordered by start; None if results are emitted at every record.
-        initializer: Creates the first aggregate of a window; None uses the first value (reduce).
-        aggregator: Maps key, value and aggregate to the new aggregate; None deletes the window's entry.
-        input: Index of this node among the aggregations that share the store, from 0.
     """
 
     store: WindowSpec
@@ -111,8 +100,6 @@ class SessionAggregate(_WindowedNode, Materialised):
         initializer: Creates the aggregate into which others are merged; None uses the first one (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate; None deletes the session's entry.
         merger: Maps key and the aggregates of two sessions, the earlier session first, to the aggregate of both.
-        fold: The built-in aggregation, if the aggregator is not a user function.
-        input: Index of this node among the aggregations that share the store, from 0.
     """
 
     store: SessionSpec
@@ -232,11 +219,7 @@ def is_windowed_here(nodes: Mapping[str, n.Node], table: str) -> bool:
 
 
 def check_no_versions(nodes: Mapping[str, n.Node], table: str) -> None:
-    """Reject suppression of a versioned table.
-
-    Raises:
-        TopologyError: If the table is versioned.
-    """
+    """Reject suppression of a versioned table."""
     node = nodes[table]
     if isinstance(node, (n.TableFilter, n.TableMapValues)):
         check_no_versions(nodes, node.parents[0])

@@ -75,7 +75,6 @@ class Runner:
 
     @property
     def idle(self) -> bool:
-        """Whether no call is running and no result is waiting."""
         return not self._tasks and all(session.idle for session in self._sessions.values())
 
     def ask(self, question: WorkerQuestion, loaded: dict[bytes, Any]) -> Answered:
@@ -98,7 +97,6 @@ class Runner:
             self.loop_lag_ms = max(late, self.loop_lag_ms * 9 // 10)
 
     def close(self) -> None:
-        """Start no further calls."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -162,7 +160,6 @@ class Runner:
             self._threads.pop(call_id, None)
 
     def _give_up(self, call_id: _CallId) -> None:
-        """Cancel a call that has timed out."""
         task = self._tasks.pop(call_id, None)
         if task is None:
             return

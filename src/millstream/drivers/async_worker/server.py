@@ -65,7 +65,6 @@ class FunctionCache:
         """Functions and options by digest, least recently needed first."""
 
     def load(self, pickles: Mapping[bytes, bytes]) -> None:
-        """Unpickle the missing functions and options."""
         for digest, data in pickles.items():
             if digest not in self.by_digest:
                 self.by_digest[digest] = pickle.loads(data)
@@ -100,7 +99,6 @@ class AsyncWorkerServer:
         self._asked_at = 0.0
 
     async def serve(self) -> None:
-        """Serve until the executor has ended, or there was no question for a long time."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
         self._socket.unlink(missing_ok=True)
@@ -137,7 +135,6 @@ class AsyncWorkerServer:
         writer.close()
 
     def _answer(self, message: bytes) -> bytes:
-        """Answer a message. The answer may be an error."""
         try:
             question: WorkerQuestion = pickle.loads(message)
             self._asked_at = asyncio.get_running_loop().time()

@@ -95,7 +95,6 @@ class Session:
         self._channels[operator].dispatcher.end(number, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
-        """Time out overdue calls, and return their operators and numbers."""
         return [
             (name, number)
             for name, channel in self._channels.items()

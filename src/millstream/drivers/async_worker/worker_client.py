@@ -76,7 +76,6 @@ class AsyncWorkerAddress:
 
     @classmethod
     def here(cls, application: str) -> AsyncWorkerAddress:
-        """Return the address of the async worker beside this worker's executor."""
         scratch = os.environ.get(_SCRATCH, "").partition(",")[0] or process_directory()
         return cls(application, int(os.environ.get(EXECUTOR) or os.getppid()), Path(scratch, _LINK))
 
@@ -124,7 +123,6 @@ class AsyncWorkerConnection:
         return answered
 
     def close(self) -> None:
-        """Close the connection. The async worker continues."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -68,7 +68,6 @@ class WorkerQuestion:
     apart: bool = False
 
     def needed(self) -> set[bytes]:
-        """Return the digests of the functions and options that the question needs."""
         functions = Order._fields.index("function")
         return set(self.options.values()).union(*(orders[functions] for orders in self.orders.values()))
 

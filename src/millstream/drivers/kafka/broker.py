@@ -45,10 +45,11 @@ _ASK_AGAIN = NOT_READY | _MAY_COME
 class Broker:
     """Requests of the planner and the application to the broker. Picklable. Connects on first use.
 
+    Requests raise ``BrokerUnavailableError`` if no broker answers in time.
+
     Attributes:
         group: The consumer group, which is the application's id.
         read_committed: Whether only records of committed transactions count as readable.
-        timeout_s: Timeout of a request, in seconds.
     """
 
     settings: ClientSettings = field(repr=False)
@@ -65,21 +66,13 @@ class Broker:
         return min(_ATTEMPT_S, self.timeout_s / 2)
 
     def partition_counts(self, topics: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the number of partitions of each existing topic. None means all topics.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the number of partitions of each existing topic. None means all topics."""
         known = self.ask("listing topics", lambda: self.admin().list_topics(timeout=self.timeout_s)).topics
         wanted = known if topics is None else [topic for topic in topics if topic in known]
         return {topic: len(known[topic].partitions) for topic in wanted if known[topic].error is None}
 
     def topic_facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the id and the number of partitions of each existing topic.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the id and the number of partitions of each existing topic."""
         wanted = list(topics)
         if not wanted:
             return {}
@@ -192,35 +185,16 @@ class Broker:
         return [group.group_id for group in groups.valid]
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """Return the first offset of a record at or after a time. Partitions without such a record are omitted."""
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._offsets(partitions, spec, read_committed=self.read_committed, may_be_missing=True)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
-        """Return the first readable record at or after a time for each partition, in one round trip.
-
-        Args:
-            times: Time by partition, in ms since the epoch.
-
-        Returns:
-            Offset and timestamp of the records. Partitions without such a record are omitted.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
         return self._records(
             {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times.items()}
         )
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
-        """Return the record with the largest timestamp in each partition, in one round trip (KIP-734).
-
-        Returns:
-            Offset and timestamp of the records. Empty partitions are omitted.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the record with the largest timestamp in each partition, in one round trip (KIP-734)."""
         return self._records(dict.fromkeys(partitions, OffsetSpec.max_timestamp()))
 
     def _records(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, TimedOffset]:
@@ -242,23 +216,18 @@ class Broker:
         return {partition: future.result() for partition, future in futures.items()}
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the first existing offset of each partition."""
         return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
 
     def end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last readable record of each partition."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=self.read_committed)
 
     def log_end_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offset after the last record of each partition, including records of open transactions."""
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's committed offsets. Partitions without one are omitted."""
         return _by_topic(self.committed(partitions))
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the group's positions: its committed offsets, or later positions that it has reached."""
         committed = self.committed(partitions)
         for partition in committed:
             if (metadata := partition.metadata or "").startswith(_TAKEN):
@@ -266,16 +235,11 @@ class Broker:
         return _by_topic(committed)
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        """Return the offsets that a reset has committed for the next start. Empty if the group has committed since."""
         committed = self.committed(partitions)
         return _by_topic(committed) if all(partition.metadata == RESET for partition in committed) else {}
 
     def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
-        """Return the group's committed offsets with their metadata. Partitions without one are omitted.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the group's committed offsets with their metadata. Partitions without one are omitted."""
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         if not wanted:
             return []
@@ -295,9 +259,6 @@ class Broker:
 
         Args:
             taken: Positions of partitions that were read beyond their committed offset. Stored as metadata.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
         """
         if offsets:
             positions = [
@@ -356,9 +317,6 @@ class Broker:
 
     def ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
         """Send a request. Retry while the broker is not ready.
-
-        Args:
-            again: Error codes after which to retry.
 
         Raises:
             MillstreamError: The client's error, translated for users.

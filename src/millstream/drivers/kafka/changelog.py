@@ -23,11 +23,6 @@ class KafkaChangelogs:
     fetcher: KafkaFetcher
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
-        """Return the current offset range of a partition. The range of a missing partition is empty.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers.
-        """
         count = self.broker.partition_counts([topic]).get(topic, 0)
         if partition >= count:
             return OffsetRange(topic, partition, 0, 0)
@@ -36,10 +31,5 @@ class KafkaChangelogs:
         return OffsetRange(topic, partition, begin, end)
 
     def read(self, offsets: OffsetRange) -> Iterator[Records]:
-        """Read the records of a range that :meth:`extent` returned.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers.
-        """
         if offsets.end > offsets.start:
             yield from self.fetcher.fetch(offsets)

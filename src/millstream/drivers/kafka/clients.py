@@ -1,9 +1,8 @@
 """Client settings, and clients that outlive a micro-batch.
 
-A client costs a connection, so each Python process caches its clients (:func:`warm`) in a module global, the only place that outlives a
-micro-batch in a Spark worker. The Spark driver drops the clients of an application when it ends (:func:`hang_up`). Every process drops all
-clients before Python exits (:class:`Ending`). Settings are dicts with librdkafka's names, created once by
-``millstream.edge.settings.settings``.
+Each Python process caches its clients (:func:`warm`), because a client costs a connection. The Spark driver drops the clients of an
+application when it ends (:func:`hang_up`). Every process drops all clients before Python exits (:class:`Ending`). Settings are dicts with
+librdkafka's names, created by ``millstream.edge.settings.settings``.
 """
 
 from __future__ import annotations
@@ -106,9 +105,6 @@ _NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, Kafka
 def warm(make: Callable[..., Client], settings: ClientSettings) -> Client:
     """Return the process's client of a kind with these settings. The first call creates it.
 
-    Args:
-        make: Class or function that creates a client from a dict of settings.
-
     Raises:
         SettingsError: If librdkafka does not know a setting or refuses its value.
     """
@@ -151,11 +147,7 @@ def made(make: Callable[..., Client], settings: ClientSettings) -> Client:
 
 
 def check(make: Callable[..., Any], settings: ClientSettings) -> None:
-    """Check settings by creating a client that does not connect.
-
-    Raises:
-        SettingsError: If librdkafka does not know a setting or refuses its value.
-    """
+    """Check settings by creating a client that does not connect."""
     made(make, {name: value for name, value in settings.items() if name != "bootstrap.servers"})
 
 

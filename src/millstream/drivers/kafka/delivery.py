@@ -122,7 +122,6 @@ class Transaction:
 
         Args:
             newest: The last micro-batch planned on the run's checkpoint; -1 for a new checkpoint.
-            before: The mark on which the decision to claim is based.
 
         Raises:
             ProductionError: If a delivery of the previous run has interfered. The claim can be retried.

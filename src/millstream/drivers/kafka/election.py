@@ -55,8 +55,6 @@ class Election:
     """A candidate of the election. It takes part from its creation until :meth:`leave`.
 
     Args:
-        settings: The settings of its consumer.
-        broker: Answers requests about the topic and the group.
         replication_factor: Number of replicas of the topic, if it is created. -1 means the broker's default.
 
     Attributes:

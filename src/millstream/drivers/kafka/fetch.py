@@ -77,19 +77,10 @@ class KafkaFetcher:
     skip_lost: bool = False
 
     def check(self) -> None:
-        """Check the settings without connecting.
-
-        Raises:
-            SettingsError: If librdkafka does not accept a setting.
-        """
+        """Check the settings without connecting."""
         check(Consumer, self._complete_settings())
 
     def connect(self) -> None:
-        """Connect the consumer of this process.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers.
-        """
         try:
             self._consumer().list_topics(timeout=_CONNECT_S)
         except KafkaException as error:
@@ -100,7 +91,6 @@ class KafkaFetcher:
 
         Raises:
             OffsetsLostError: If the broker has deleted the beginning of the range, or the partition now ends before it.
-            BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         consumer = self._consumer()
         try:
@@ -115,10 +105,6 @@ class KafkaFetcher:
         """Read ranges in sequence. Small ranges of different partitions are fetched together.
 
         Each range yields the same records as :meth:`fetch` and must be read before the next one.
-
-        Raises:
-            OffsetsLostError: As :meth:`fetch`.
-            BrokerUnavailableError: As :meth:`fetch`.
         """
         for group in groups_of(ranges, _CHUNK_RECORDS):
             collected = self._collected(group) if len(group) > 1 else None

@@ -49,7 +49,6 @@ class Forwarder:
 
     Attributes:
         group: The group whose positions are committed. Also the transactional id.
-        patience_s: How long to wait for a broker that does not answer, in seconds.
     """
 
     producer: ClientSettings = field(repr=False)
@@ -61,7 +60,6 @@ class Forwarder:
         """End the transactions of an earlier process of this group and fence it.
 
         Raises:
-            BrokerUnavailableError: If no broker answers.
             MillstreamError: If the broker refuses, for example because of missing permissions.
         """
         return Forwarding(self)
@@ -85,7 +83,6 @@ class Forwarding:
         Raises:
             ProductionError: If a record is refused.
             DeliveryAbortedError: If another process has taken over the group, or the transaction was aborted.
-            BrokerUnavailableError: If no broker answers.
         """
         producer = self._failing.producer
         offsets = [

@@ -26,11 +26,7 @@ class InternalTopics:
     broker: Broker
 
     def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configuration of topics, including the broker's defaults. Without permission, warn and return an empty dict.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the configuration of topics, including the broker's defaults. Without permission, warn and return an empty dict."""
         if not topics:
             return {}
         wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
@@ -58,10 +54,6 @@ class InternalTopics:
 
         Returns:
             Whether this user has the permission.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-            MillstreamError: If the broker refuses for another reason.
         """
         if not before:
             return True

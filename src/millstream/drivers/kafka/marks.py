@@ -50,22 +50,14 @@ def mark_record(partition: int, mark: Mark) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of an application.
-
-    Attributes:
-        timeout_s: Timeout of a request, in seconds.
-    """
+    """The marks of an application."""
 
     settings: ClientSettings = field(repr=False)
     application_id: str
     timeout_s: float
 
     def found(self) -> dict[int, Mark]:
-        """Return the mark of each partition that has one. Does not wait for transactions and changes nothing.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Return the mark of each partition that has one. Does not wait for transactions and changes nothing."""
         broker = self._broker(read_committed=False)
         counts = broker.partition_counts([broker.group])
         marks = {
@@ -86,9 +78,6 @@ class Marks:
         Args:
             replication_factor: Number of replicas of the topic. -1 means the broker's default.
             given: The user's configuration of internal topics, which overrides the default.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
         """
         broker = self._broker()
         name, config = broker.group, {**COMMITS_CONFIG, **(given or {})}
@@ -97,11 +86,7 @@ class Marks:
             self._bring_back(planned)
 
     def brought_back(self, partition: int) -> Mark | None:
-        """Restore and return the mark of a partition whose offset the broker has deleted, or None if there is no mark.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Restore and return the mark of a partition whose offset the broker has deleted, or None if there is no mark."""
         broker = self._broker()
         counts = broker.partition_counts([broker.group])
         for planned in self._forgotten(counts, known=()):

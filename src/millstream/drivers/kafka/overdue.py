@@ -22,15 +22,7 @@ class Overdue(Exception):  # noqa: N818 - internal: callers translate it into an
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Call a function in a thread and return its result.
-
-    Raises:
-        Overdue: If it has not returned in time.
-
-    Example:
-        >>> within(10, lambda: 6 * 7)
-        42
-    """
+    """Call a function in a thread and return its result."""
     outcome: Future[Answer] = Future()
     threading.Thread(target=_fill, args=(outcome, call), name="millstream-kafka-call", daemon=True).start()
     try:
@@ -66,7 +58,6 @@ class Stopwatch:
 
     @property
     def passed_s(self) -> float:
-        """Time from the start to the last activity, in seconds."""
         return self._looked_s - self._begun_s
 
 

@@ -21,12 +21,7 @@ _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def process_name(prefix: str) -> str:
-    """Return a client id for this process: prefix, host, machine and process id, separated by hyphens.
-
-    Example:
-        >>> process_name("shop-driver").startswith("shop-driver-")
-        True
-    """
+    """Return a client id for this process: prefix, host, machine and process id, separated by hyphens."""
     return f"{prefix}-{socket.gethostname()}-{_machine()}-{os.getpid()}"
 
 
@@ -44,14 +39,7 @@ def may_live(name: str) -> bool:
 
 
 def process_of(name: str) -> str:
-    """Return text for errors about the process with a name.
-
-    Example:
-        >>> process_of("another client")
-        'client another client'
-        >>> process_of(process_name("shop-driver")) == f"process {os.getpid()} ({process_name('shop-driver')})"
-        True
-    """
+    """Return text for errors about the process with a name."""
     pid = name.rpartition("-")[2]
     return f"process {pid} ({name})" if pid.isdecimal() else f"client {name}"
 

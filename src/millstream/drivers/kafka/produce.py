@@ -48,11 +48,6 @@ class FailingProducer:
         self.producer = Producer({**settings, "on_delivery": self._failed})
 
     def check(self) -> None:
-        """Raise an error if there is a failure.
-
-        Raises:
-            KafkaException: If a record was refused.
-        """
         if self.failures:
             raise KafkaException(self.failures[0][0])
 
@@ -134,11 +129,6 @@ class KafkaSender:
     settings: ClientSettings = field(repr=False)
 
     def check(self) -> None:
-        """Check the settings without connecting.
-
-        Raises:
-            SettingsError: If librdkafka does not accept a setting.
-        """
         check(FailingProducer, self._complete_settings())
 
     def publish(self, topic: str, records: Records) -> None:

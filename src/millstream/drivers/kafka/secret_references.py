@@ -19,7 +19,12 @@ from millstream.drivers.kafka.callbacks import Callback
 
 @runtime_checkable
 class Secret(Protocol):
-    """A reference to a secret. Picklable. Its repr is the expression that created it."""
+    """A reference to a secret. Picklable. Its repr is the expression that created it.
+
+    Created by :func:`env`, :func:`file` and :func:`fetched`.
+
+    Source: ``org.apache.kafka.common.config.provider.ConfigProvider`` (KIP-297).
+    """
 
     def fetch(self) -> str:
         """Return the current secret in this process.
@@ -95,6 +100,12 @@ def env(name: str) -> Secret:
     Args:
         name: The name of the variable.
 
+    Returns:
+        The reference, as a value in the setting ``kafka`` or in the settings of a schema registry. A client that needs a variable that
+        does not exist raises ``SettingsError``.
+
+    Source: ``EnvVarConfigProvider`` (KIP-887).
+
     Example:
         >>> {"sasl.password": env("KAFKA_PASSWORD")}
         {'sasl.password': ms.secret.env('KAFKA_PASSWORD')}
@@ -107,6 +118,11 @@ def file(path: str | Path) -> Secret:
 
     Args:
         path: The file, in UTF-8. One trailing newline is ignored.
+
+    Returns:
+        The reference, as for :func:`env`.
+
+    Source: ``DirectoryConfigProvider`` (KIP-421).
 
     Example:
         >>> file("/run/secrets/kafka")
@@ -121,6 +137,11 @@ def fetched(provider: Callable[[], str]) -> Secret:
     Args:
         provider: A picklable function without parameters that returns the secret.
 
+    Returns:
+        The reference, as for :func:`env`.
+
+    Source: ``ConfigProvider`` (KIP-297).
+
     Example:
         >>> def from_the_vault() -> str: ...
         >>> fetched(from_the_vault)
@@ -130,9 +151,5 @@ def fetched(provider: Callable[[], str]) -> Secret:
 
 
 def with_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client's settings with secrets in place of references.
-
-    Raises:
-        SettingsError: If a secret does not exist.
-    """
+    """Return a client's settings with secrets in place of references."""
     return {name: value.fetch() if isinstance(value, Secret) else value for name, value in settings.items()}

@@ -23,10 +23,6 @@ _QUIET_S = 3.0
 def groups_of(ranges: Sequence[OffsetRange], records: int) -> Iterator[list[OffsetRange]]:
     """Divide ranges, in their order, into groups that are read together.
 
-    Args:
-        ranges: The ranges to read.
-        records: Maximum number of records in a group. A larger range is a group of its own.
-
     Yields:
         Groups in which each partition has at most one range.
     """
@@ -47,11 +43,6 @@ def groups_of(ranges: Sequence[OffsetRange], records: int) -> Iterator[list[Offs
 
 def collect(consumer: Consumer, ranges: Sequence[OffsetRange], at_once: int) -> list[list[Any]] | None:
     """Read all records of ranges of different partitions.
-
-    Args:
-        consumer: A consumer that reports the end of a partition.
-        ranges: The ranges to read.
-        at_once: Maximum number of messages taken from the client in one call.
 
     Returns:
         The messages of each range. None after an error, or after three seconds without a message. The caller then reads each range
@@ -88,14 +79,6 @@ def collect(consumer: Consumer, ranges: Sequence[OffsetRange], at_once: int) -> 
 
 
 class _Part:
-    """A range that is being read.
-
-    Attributes:
-        messages: Its records so far.
-        position: The next offset.
-        end: The offset after its last record.
-    """
-
     def __init__(self, planned: OffsetRange) -> None:
         self.messages: list[Any] = []
         self.position, self.end = planned.start, planned.end

@@ -42,32 +42,16 @@ class KafkaTransactions(TransactionSpec):
     """Sends records exactly once. Picklable."""
 
     def delivery(self, partition: int) -> Transaction:
-        """Take over the transactional id of a Spark partition.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers for ``patience_s``.
-            MillstreamError: If the broker refuses, for example because of missing permissions.
-        """
+        """Take over the transactional id of a Spark partition."""
         return Transaction(self, partition)
 
     def check(self) -> None:
-        """Check the settings without connecting.
-
-        Raises:
-            SettingsError: If librdkafka does not accept a setting.
-        """
         check(FailingProducer, self.producer_settings(0))
 
     def end_open(self, partitions: int) -> None:
         """End the transactions that an earlier run has left open, instead of waiting until they time out.
 
         While a transaction is open, the committed offsets are unknown.
-
-        Args:
-            partitions: Number of Spark partitions of the earlier run.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         for partition in range(partitions):
             self.delivery(partition)
@@ -81,7 +65,6 @@ class KafkaTransactions(TransactionSpec):
 
         Raises:
             OtherCheckpointError: If another start has claimed a partition in the meantime.
-            BrokerUnavailableError: If no broker answers for ``patience_s``.
         """
         for partition in range(partitions):
             before = known.get(partition)

@@ -70,9 +70,6 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
     Args:
         run: Id of the application's run. The first process of a run that opens a copy verifies its file.
-
-    Raises:
-        StoreError: If the directory is not writable.
     """
     PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
     copy = _OPEN.get(directory)
@@ -120,7 +117,6 @@ class LmdbCopy(DirectoryCopy):
         """Drop byte stores, write the changes of committed micro-batches, and set the version. No view may be open.
 
         Raises:
-            StoreError: If the disk is full or the directory is not writable.
             CopyMovedError: If another process has written or recreated the copy since :meth:`version`.
             DamagedCopyError: If the copy is damaged. The copy is now empty.
         """
@@ -153,11 +149,6 @@ class LmdbCopy(DirectoryCopy):
         return frozenset(name for name in names if name != _META)
 
     def open_view(self) -> ByteStores:
-        """Open a consistent view.
-
-        Raises:
-            CopyMovedError: If another process has written the copy since :meth:`version`.
-        """
         self._view = LmdbView(self._env, self.directory)
         self._check(self._view.open(_META))
         return self._view
@@ -211,7 +202,6 @@ class LmdbCopy(DirectoryCopy):
         self._env = None
 
     def _throw_away(self) -> None:
-        """Replace a damaged copy with an empty one."""
         self._env.close()
         self.directory.throw_away()
         self._env = self._opened()
@@ -238,7 +228,6 @@ class LmdbCopy(DirectoryCopy):
             raise self.directory.failed(error) from error
 
     def _is_verified(self) -> bool:
-        """Return whether a process of this run has verified or created the file."""
         try:
             inode = os.stat(self.directory.path / DATA_FILE).st_ino
             return bool(self._run) and (self.directory.path / _VERIFIED).read_text() == f"{self._run} {inode}"
@@ -246,7 +235,6 @@ class LmdbCopy(DirectoryCopy):
             return False
 
     def _note_verified(self) -> None:
-        """Record that the file is verified, so that other processes of this run do not verify it again."""
         if self._run and not self._is_verified():
             (self.directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
 

@@ -29,11 +29,7 @@ _LIBC: Final = ctypes.CDLL(None)
 
 
 class MappedPages:
-    """The mapped pages of all environments of this process. One per process, used by one thread.
-
-    Args:
-        most_bytes: Limit of resident memory, in bytes.
-    """
+    """The mapped pages of all environments of this process. One per process, used by one thread."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -60,7 +56,6 @@ def _file_pages() -> int:
 
 
 def _mappings() -> list[tuple[int, int]]:
-    """Return the address ranges of mapped LMDB data files."""
     ranges = []
     with open(_MAPS) as file:
         for line in file:

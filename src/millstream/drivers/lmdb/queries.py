@@ -41,12 +41,8 @@ class LmdbQueries:
     def view(self, known: Manifest) -> ByteStores:
         """Return a view of a committed state, valid until the next call of a method.
 
-        Args:
-            known: Version and history of the committed state. Segments are not needed.
-
         Raises:
             CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
-            DamagedCopyError: If the copy is damaged.
         """
         if self._shown is not None and self._version == known.current:
             return self._shown

@@ -64,12 +64,7 @@ class _Meta(NamedTuple):
 
 
 def verify(path: Path) -> None:
-    """Verify an LMDB file. A missing or empty file is valid.
-
-    Raises:
-        DamagedFileError: If the file is damaged.
-        OSError: If the file cannot be read.
-    """
+    """Verify an LMDB file. A missing or empty file is valid."""
     if not path.exists() or not path.stat().st_size:
         return
     for left in reversed(range(_CHANGED)):
@@ -258,7 +253,6 @@ class _PageWalk:
 
 
 def _positions(page: bytes) -> tuple[int, ...]:
-    """Return the positions of the entries of a page, in key order."""
     lower = _PAGE.unpack_from(page)[3]
     return struct.unpack_from(f"<{max(lower - _HEAD, 0) // 2}H", page, _HEAD)
 

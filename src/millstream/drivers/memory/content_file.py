@@ -35,11 +35,7 @@ def is_wanted(directory: CopyDirectory) -> bool:
 
 
 def write_content(directory: CopyDirectory, version: Version, content: Changes) -> None:
-    """Write the content at a version. Replaces older content.
-
-    Raises:
-        StoreError: If the content cannot be written.
-    """
+    """Write the content at a version. Replaces older content."""
     target = directory.path / f"{_CONTENT}{version.number}-{version.token}"
     partial = directory.path / f"content.{os.getpid()}.partial"
     try:

@@ -25,11 +25,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
     """Return this process's local copy for a directory.
 
     Args:
-        directory: Directory of the parked changes of the latest micro-batches.
         run: Id of the application's run. Not used, because no content survives the process.
-
-    Raises:
-        StoreError: If the directory is not writable.
     """
     copy = _OPEN.get(directory)
     if copy is None:
@@ -53,7 +49,6 @@ class MemoryCopy(DirectoryCopy):
         return self._version
 
     def why_empty(self) -> str:
-        """Return why an empty copy is empty, as text for users."""
         return f"{MISSING}: it is kept in memory, and this process is new"
 
     def apply(
@@ -82,7 +77,6 @@ class MemoryCopy(DirectoryCopy):
             write_content(self.directory, self._version, stores)
 
     def size(self) -> int:
-        """Return the approximate memory use of the content, in bytes."""
         return self._stores.size()
 
     def _refuse_too_much(self) -> None:

@@ -39,11 +39,9 @@ class RemoteCopy:
         version, token = answered(self._ask(request))
         return Manifest(version, (token,))
 
-    def release(self) -> None:
-        """Do nothing."""
+    def release(self) -> None: ...
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,6 @@ def answered(answer: tuple[str, Any]) -> Any:
 
     Raises:
         CopyMovedError: If the copy does not have the state.
-        StoreError: If the copy cannot be read.
     """
     kind, value = answer
     if kind == OK:

@@ -34,7 +34,6 @@ class Request(NamedTuple):
 
     Attributes:
         version: The committed version of the task's state.
-        history: Tokens of the latest versions, newest last.
         method: ``get``, ``scan``, ``count``, or :data:`NEWEST` without a store.
         arguments: The arguments of the method. For a scan: low, high, reverse, and the maximum number of rows.
     """
@@ -49,15 +48,12 @@ class Request(NamedTuple):
 
 
 class _Copies:
-    """The requested copies."""
-
     def __init__(self, open_reader: OpenReader) -> None:
         self._open_reader = open_reader
         self._readers: dict[tuple[str, str], CopyReader] = {}
         self._used: set[tuple[str, str]] = set()
 
     def answer(self, request: Request) -> tuple[str, Any]:
-        """Return the outcome of a request, and its result or error."""
         copy = request.task, request.engine
         self._used.add(copy)
         try:

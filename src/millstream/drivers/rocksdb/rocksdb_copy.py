@@ -49,9 +49,6 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 
     Args:
         run: Id of the application's run. Not used, because RocksDB verifies each block that it reads.
-
-    Raises:
-        StoreError: If the directory is not writable.
     """
     copy = _OPEN.get(directory)
     if copy is None:

@@ -44,9 +44,6 @@ def families(path: str, opts: rocksdict.Options) -> dict[str, rocksdict.Options]
 def store_numbers(meta: rocksdict.Rdict, known: Collection[str]) -> dict[str, str]:
     """Return the column family of each byte store, read from the default column family.
 
-    Args:
-        known: The opened column families.
-
     Raises:
         Exception: If the entries cannot be read, or the column family of a byte store is not open. rocksdict has no error class.
     """
@@ -64,12 +61,7 @@ def store_numbers(meta: rocksdict.Rdict, known: Collection[str]) -> dict[str, st
 
 
 class Database:
-    """An open database. It closes when the last reference to it, its families and its iterators is released.
-
-    Attributes:
-        meta: The default column family.
-        numbers: Column family by byte store.
-    """
+    """An open database. It closes when the last reference to it, its families and its iterators is released."""
 
     def __init__(self, path: str, opts: rocksdict.Options) -> None:
         self._options = opts

@@ -62,7 +62,6 @@ def reading_options() -> rocksdict.Options:
 
 @lru_cache(maxsize=1)
 def unlogged() -> rocksdict.WriteOptions:
-    """Return the options of writes without a write-ahead log."""
     made = rocksdict.WriteOptions()
     made.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, although its stub declares a method
     return made

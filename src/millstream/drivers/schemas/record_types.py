@@ -48,15 +48,6 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
 
     Raises:
         SettingsError: If the type of a field has no Avro counterpart.
-
-    Example:
-        >>> @dataclasses.dataclass
-        ... class Order:
-        ...     id: str
-        ...     cents: int
-        ...     note: str | None = None
-        >>> avro_schema(Order)["fields"][2]
-        {'name': 'note', 'type': ['null', 'string'], 'default': None}
     """
     schema = _record(of, {})
     return schema if namespace is None else {**schema, "namespace": namespace}
@@ -116,7 +107,6 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
 
 
 def is_pydantic(of: Any) -> bool:
-    """Return whether a type is a pydantic model."""
     return hasattr(of, "model_validate") and hasattr(of, "model_json_schema")
 
 
@@ -131,11 +121,7 @@ def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parts_of(kind: Any) -> list[Any]:
-    """Return the descriptions of a type and of the types in it.
-
-    Raises:
-        TypeError: If msgspec does not support the type.
-    """
+    """Return the descriptions of a type and of the types in it."""
     return list(_parts(msgspec.inspect.type_info(kind), set()))
 
 

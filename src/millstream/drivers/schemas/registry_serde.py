@@ -122,7 +122,6 @@ class RegistrySerde:
 
         Raises:
             SerdeError: If the object does not match the schema, or the registry rejects the schema.
-            UnavailableError: If the registry does not answer.
         """
         written: bytes = self._patiently(data, context, writing=True)
         return written
@@ -132,7 +131,6 @@ class RegistrySerde:
 
         Raises:
             SerdeError: If the bytes have another format, or their schema is not compatible with this one.
-            UnavailableError: If the registry does not answer.
         """
         return self._patiently(data, context, writing=False)
 

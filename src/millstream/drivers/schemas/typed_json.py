@@ -30,22 +30,12 @@ class TypedJson:
         return TypedJson, (self._kind,)
 
     def write(self, value: Any) -> bytes:
-        """Write an object.
-
-        Raises:
-            SerdeError: If msgspec cannot write it.
-        """
         try:
             return self._encoder.encode(value)
         except (TypeError, ValueError) as error:
             raise SerdeError(f"typed JSON: {error}") from None
 
     def read(self, data: bytes) -> Any:
-        """Read an object.
-
-        Raises:
-            SerdeError: If the bytes are not JSON of this type.
-        """
         try:
             return self._decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -66,11 +56,6 @@ class PydanticJson:
         return PydanticJson, (self._model,)
 
     def write(self, value: Any) -> bytes:
-        """Write an object.
-
-        Raises:
-            SerdeError: If it is not an object of the model, or pydantic cannot write it.
-        """
         if not isinstance(value, self._model):
             raise SerdeError(f"typed JSON: expected {self._model.__name__}, got {type(value).__name__}")
         try:
@@ -80,11 +65,6 @@ class PydanticJson:
             raise SerdeError(f"typed JSON: {error}") from None
 
     def read(self, data: bytes) -> Any:
-        """Read an object.
-
-        Raises:
-            SerdeError: If the bytes are not JSON of this model.
-        """
         try:
             return self._read(data)
         except ValueError as error:
@@ -92,11 +72,7 @@ class PydanticJson:
 
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
-    """Return the serde of a type.
-
-    Raises:
-        SettingsError: If msgspec does not support the type, or a type in it.
-    """
+    """Return the serde of a type."""
     made = PydanticJson(kind) if is_pydantic(kind) else TypedJson(_supported(kind))
     return of(made.write, made.read, name=name or f"json:{getattr(kind, '__name__', kind)}")
 

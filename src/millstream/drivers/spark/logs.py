@@ -72,7 +72,6 @@ def choose(*, as_json: bool, least: int, own: int) -> None:
     """Set how workers log for a program that has not configured logging.
 
     Args:
-        least: The lowest level that is shown.
         own: The level of Millstream's own loggers. In the program, they pass everything on and handlers filter.
     """
     _SHOWN.as_json, _SHOWN.least, _SHOWN.own = as_json, least, own
@@ -89,7 +88,6 @@ class WorkerLogs:
 
     Attributes:
         levels: The levels of the program's loggers, by name. The root logger has an empty name.
-        least: The lowest level that is shown.
         pid: The process of the program, whose logging is not changed.
     """
 
@@ -100,7 +98,6 @@ class WorkerLogs:
 
     @classmethod
     def here(cls) -> WorkerLogs:
-        """Return the program's logging configuration, read in this process."""
         known = logging.getLogger().manager.loggerDict.items()
         set_here = [
             (name, logger.level)

@@ -45,7 +45,6 @@ def outline(value: object) -> bytes:
 
 
 def from_outline(data: bytes) -> Any:
-    """Read what :func:`outline` returned."""
     return _Reader(io.BytesIO(data)).load()
 
 
@@ -67,7 +66,5 @@ class _Outliner(cloudpickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles a value, with a :class:`LeftOut` for each object left out."""
-
     def persistent_load(self, what: Any) -> LeftOut:
         return LeftOut(what)

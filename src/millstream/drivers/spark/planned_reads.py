@@ -24,7 +24,6 @@ class PlannedRead(InputPartition):
         inputs: Tasks with their input facts.
         global_ends: The offsets of the topics of global stores that the micro-batch sees. None without global stores.
         times: Partition times at the beginning of the micro-batch, in ms since the epoch, where readers extract timestamps.
-        taps: Nodes whose records are sampled.
     """
 
     batch: str

@@ -43,7 +43,6 @@ class ShareWriter:
                 file.write(part)
 
     def finish(self) -> None:
-        """Complete the file and wait until it is on the disk."""
         with self._path.open("ab") as file:
             file.write(_HEAD.pack(_END, self._checksum))
             file.flush()

@@ -66,7 +66,6 @@ class Written(WriterCommitMessage):
     """The message from a Spark task of the sink to the commit.
 
     Attributes:
-        reports: The encoded reports.
         repeated: Whether an earlier attempt has sent results: exactly once, all of them; at least once, possibly some.
     """
 
@@ -102,7 +101,6 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             return Written(rows.reports, repeated)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Pass the reports of a micro-batch to the application."""
         with wire.crossing():
             written = [message for message in messages if isinstance(message, Written)]
             reports = [report for message in written for report in message.reports]

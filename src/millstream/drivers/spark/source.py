@@ -81,12 +81,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where a query without a checkpoint begins."""
         with wire.crossing():
             return self._planner.first()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of a run to the end."""
         with wire.crossing():
             self._planner.fix_end()
 
@@ -95,7 +93,6 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Plan the next micro-batch. Return ``start`` itself if there is nothing to do."""
         with wire.crossing():
             return self._planner.next(start)
 
@@ -198,7 +195,6 @@ def _range_rows(
 
 
 def _payloads(records: Records, ranges: int, *, with_steps: bool) -> list[bytes]:
-    """Return records as payloads, one per key range."""
     if ranges == 1:
         return [wire.encode(records)]
     parts = split_by_range(wire.to_arrow(records), ranges, with_steps=with_steps)

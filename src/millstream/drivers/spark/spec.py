@@ -36,7 +36,6 @@ class TopologySpec:
     Attributes:
         groups: Spark's grouping key of each task.
         sink_partitions: Partition counts of the output topics, for partitioners.
-        lineage: The parts of a checkpoint that the topology continues.
         global_partitions: Partition counts of the topics of global stores.
         sender: Sends the output of tasks where they run. None leaves this to the sink.
         dead_letters: Sends the dead letters of records that stop the application. None sends none.
@@ -92,7 +91,6 @@ class SourceSpec:
 
     Attributes:
         topology: The application. In the planner, its outline.
-        max_bytes: Maximum bytes per micro-batch.
         readers: Number of Spark tasks that can read concurrently.
         offset_reset: Where to begin without offsets: "earliest", "latest" or "none".
         initialization: What tasks do in the first micro-batch of a run besides starting.
@@ -100,7 +98,6 @@ class SourceSpec:
         restart_recreated: Whether a recreated topic is read from its beginning.
         waits: How long tasks wait for empty inputs, and how much they buffer while waiting.
         trigger_interval_ms: Shortest time between the beginnings of micro-batches, in ms, unless a processor requests a commit.
-        checkpoint: The id of a new checkpoint.
         end: Where a run to the end stops.
     """
 
@@ -128,13 +125,11 @@ class SourceSpec:
 
     @staticmethod
     def planning(option: str) -> SourceSpec:
-        """Decode the planner's part of an option."""
         spec: SourceSpec
         spec, topology = in_driver(option)
         return replace(spec, topology=from_outline(topology))
 
     @staticmethod
     def reading(option: str) -> SourceSpec:
-        """Decode the readers' part of an option."""
         spec: SourceSpec = in_executor(option)
         return spec

@@ -126,16 +126,13 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of a run to the end."""
         with wire.crossing():
             self._final = self._spec.broker.end_offsets(self._spec.partitions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Leave admission to this planner."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Plan the next micro-batch. Return ``start`` itself if there is nothing to read."""
         with wire.crossing():
             ends = self._final or self._spec.broker.end_offsets(self._spec.partitions)
             planned = positions_to_json(admit(positions_from_json(start), ends, self._spec.max_records))

@@ -117,7 +117,6 @@ def batch_of(text: str) -> BatchId:
 
 
 def encode(records: Records) -> bytes:
-    """Return records as one Arrow IPC stream, without unneeded columns."""
     return encode_batch(to_arrow(records))
 
 
@@ -213,7 +212,6 @@ def _headers(column: pa.Array) -> list[Any]:
 
 
 def arrow_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return chunk rows as the Arrow batch that a Python data source yields."""
     columns = zip(*rows)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, CHUNK_ARROW)], schema=CHUNK_ARROW

@@ -73,6 +73,13 @@ class Application:
         TopologyError: If the topology is not valid.
 
     Source: KIP-28, "Architecture Design"; ``org.apache.kafka.streams.KafkaStreams``, whose ``Time`` is ``clock`` here.
+
+    Example:
+        >>> import millstream as ms
+        >>> builder = ms.StreamsBuilder()
+        >>> builder.stream("in").to("out")
+        >>> app = ms.Application("copy", builder.build(), bootstrap_servers="localhost:9092")
+        >>> app.run(until="end")  # doctest: +SKIP
     """
 
     def __init__(
@@ -100,6 +107,8 @@ class Application:
     def run(self, until: Until = None, *, standby: bool = False) -> RunningApplication:
         """Run until the application is stopped, by SIGTERM, SIGINT (also those to the JVM of ``spark-submit``) or an error.
 
+        For an example, see :class:`Application`.
+
         Args:
             until: When the application ends without a signal. ``"end"``: after it has processed the records that are in the topics
                 now. An int: after at most that many of these records. A ``datetime``: after the records before that time. A
@@ -111,6 +120,8 @@ class Application:
 
         Raises:
             MillstreamError: As :meth:`start`, and if the application fails later.
+
+        Source: KIP-28, ``KafkaStreaming.start``; Kafka Streams has no counterpart of ``until``.
         """
         running = self.start(until=until, standby=standby)
         with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
@@ -144,6 +155,12 @@ class Application:
             ControlError: If the file of the topics that stay paused cannot be read.
             SparkRuntimeError: If the program uses Spark Connect, or Spark does not start.
             MillstreamError: If the first micro-batch fails for another reason.
+
+        Source: ``org.apache.kafka.streams.KafkaStreams.start``.
+
+        Example:
+            >>> with app.start() as running:  # doctest: +SKIP
+            ...     print(running.status().lag)
         """
         bound = Bound.of(until)
         check_spark_packages()
@@ -251,11 +268,7 @@ class Application:
         return AutoWorkers(run.workers, cores, tasks, apply)
 
     def _set_workers(self, running: RunningApplication, workers: Workers) -> None:
-        """Set the number of workers per partition of the next query.
-
-        Raises:
-            MillstreamError: If the number needs different key ranges.
-        """
+        """Set the number of workers per partition of the next query."""
         run, plan = running._run, running._run.plan
         if workers == AUTO and run.auto_workers is not None:
             return

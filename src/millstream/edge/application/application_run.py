@@ -82,13 +82,11 @@ class ApplicationRun:
 
     Attributes:
         run_id: The id of this run, the same for all its queries.
-        error: Why the application failed; None if it has not.
         continues: The running plan, as it continues the checkpoint, and the topics at its start.
         rescale_later: Whether to rescale the state once the interrupted micro-batch is complete.
         workers: The number of Spark partitions that run the tasks; 0 before the first launch.
         takes_over: Whether another driver ran the application while this one was a standby.
         auto_workers: Adjusts the number of workers to the load; None if the number is set.
-        control: Answers Spark's processes, and executes commands.
         metadata_refresher: Follows changes of topics; None in a run to an end.
         purging: Purges repartition topics; None without them.
         supervision: Restarts the query after the loss of a process; None in a run to an end.

@@ -38,11 +38,8 @@ class AutoWorkers:
     """The automatic number of workers. Used by threads of the control server and by its own thread, which applies the changes.
 
     Args:
-        workers: The current number.
         cores: Returns how many Spark tasks can run at the same time.
-        tasks: Returns the number of tasks.
         apply: Changes the number of workers; returns after the query has restarted.
-        clock: Returns a time in seconds.
     """
 
     def __init__(
@@ -80,11 +77,7 @@ class AutoWorkers:
                 self._seconds[report.task] += total_of(report.measured, measures.SECONDS)
 
     def planned(self, waiting: int) -> bool:
-        """End the measurement, as no micro-batch is running; return whether the next one must wait for a change.
-
-        Args:
-            waiting: The number of unread records in the topics.
-        """
+        """End the measurement, as no micro-batch is running; return whether the next one must wait for a change."""
         now = self._clock()
         with self._lock:
             seconds = now - self._began

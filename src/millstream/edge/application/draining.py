@@ -2,10 +2,8 @@
 
 An application can stop in two ways; neither loses records. *Carrying over* is quick: in-flight records are part of the snapshot of the
 last micro-batch, and the next start continues them. *Draining* takes longer: the application reads no more external records, but
-micro-batches continue until all records are finished or the time limit is reached. Records that are still in flight are carried over.
-
-Draining does not wait for a record whose retry or delay is due after the limit, nor for records that a task buffers until it has read
-another input far enough.
+micro-batches continue until all records are finished or the time limit is reached. Draining does not wait for a record whose retry or
+delay is due after the limit, nor for records that a task buffers until it has read another input far enough.
 
 The application checks before each micro-batch, when the planner asks. No micro-batch runs then, and all tasks have reported.
 """
@@ -59,12 +57,7 @@ class Draining:
             self._deadline = min(now + timeout_s, self._deadline or float("inf"))
 
     def check(self, now_ms: int, unread: int) -> None:
-        """Check, between two micro-batches, whether anything is left to wait for.
-
-        Args:
-            now_ms: The application's clock, ms since the epoch.
-            unread: Unread records in internal topics.
-        """
+        """Check, between two micro-batches, whether anything is left to wait for."""
         if self._deadline is None:
             return
         left = self._left(now_ms + max(int(self._left_s() * 1000), 0))
@@ -93,12 +86,7 @@ class Draining:
 
 
 def unread(positions: Offsets, ends: Offsets | None, topics: Collection[str]) -> int:
-    """Count the unread records of topics; 0 if no broker answers.
-
-    Example:
-        >>> unread({"a": {0: 2}, "b": {0: 0}}, {"a": {0: 5}, "b": {0: 9}}, ["a"])
-        3
-    """
+    """Count the unread records of topics; 0 if no broker answers."""
     return sum(
         max(end - positions.get(topic, {}).get(partition, 0), 0)
         for topic, partitions in (ends or {}).items()

@@ -62,11 +62,7 @@ log = logging.getLogger("millstream.application")
 
 @dataclass(frozen=True)
 class Environment:
-    """What an application uses throughout its run.
-
-    Attributes:
-        bound: When the run ends.
-    """
+    """What an application uses throughout its run."""
 
     clients: Clients
     broker: Broker
@@ -82,7 +78,6 @@ class Continued:
     Attributes:
         progress: The progress of the checkpoint; None without one.
         existing: Partition counts of the existing topics.
-        continuity: The plan as it continues the checkpoint.
         division: The division of the checkpoint's state among more key ranges.
     """
 
@@ -103,8 +98,6 @@ class PreparedTopics:
 
     Attributes:
         new_changelogs: The stores whose changelog topics have no records yet.
-        sinks: Partition counts of the output topics.
-        global_counts: Partition counts of the topics of global stores.
         commits: The minimum partition count of the commits topic; 0 without one.
     """
 
@@ -123,11 +116,7 @@ class Launch:
     settings: Settings
 
     def start(self) -> StreamingQuery:
-        """Check everything, prepare the topics, and start the query.
-
-        Raises:
-            MillstreamError: As ``Application.start``.
-        """
+        """Check everything, prepare the topics, and start the query."""
         now = self._continued()
         marks = self.environment.clients.marks().found() if self.settings.exactly_once else {}
         checkpoint = self._checkpoint_id(now, marks)

@@ -125,10 +125,6 @@ class ReplaceableQuery:
     def replace(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
         """Run a changed program; if it does not commit its first micro-batch, return to the earlier program.
 
-        Args:
-            change: Changes the program that the next query runs.
-            undo: Restores the earlier program.
-
         Raises:
             ControlError: If the application does not process records.
             MillstreamError: Why the changed program did not start; the earlier program runs again.
@@ -171,7 +167,6 @@ class ReplaceableQuery:
         return count if batch == self.newest_batch else 0
 
     def _processing(self) -> StreamingQuery | None:
-        """Return the query if the application processes records, else None."""
         return self.current if self._state.now in PROCESSING else None
 
     def _start(self) -> None:

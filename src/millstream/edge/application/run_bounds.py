@@ -69,7 +69,6 @@ class Bound:
         return replace(source, end=self.end or RunEnd())
 
     def watch(self, running: RunningApplication) -> None:
-        """Stop an application when its time limit is reached."""
         if self.lasts_s is not None:
             watching = threading.Thread(
                 target=self._stop, args=(running, self.lasts_s), name="millstream-until", daemon=True

@@ -31,7 +31,13 @@ _STOP_WAIT_S = 60.0
 
 
 class RunningApplication:
-    """A running application. Created by :meth:`Application.start`; safe to use from several threads."""
+    """A running application. Created by :meth:`Application.start`; safe to use from several threads.
+
+    The end of a ``with`` statement stops it. The pages ``docs/how-to/pause-and-throttle.md``, ``query-a-store.md`` and
+    ``change-a-topology.md`` have tested examples of its methods.
+
+    Source: ``org.apache.kafka.streams.KafkaStreams``, after its start.
+    """
 
     def __init__(self, application_id: str, resources: Resources) -> None:
         self.id = application_id
@@ -54,9 +60,11 @@ class RunningApplication:
         time, or whose retry or delay is due later, are carried over.
 
         Args:
-            timeout_s: How long the running micro-batch may take before the query is stopped in any case.
-            drain_timeout_s: How long the application may first wait for in-flight records; None for the setting
+            timeout_s: How long the running micro-batch may take before the query is stopped in any case, seconds.
+            drain_timeout_s: How long the application may first wait for in-flight records, seconds; None for the setting
                 ``drain_timeout_ms``. A second call, from another thread, can shorten the time.
+
+        Source: ``org.apache.kafka.streams.KafkaStreams.close``.
         """
         self._run.stop(timeout_s, drain_timeout_s)
 
@@ -64,13 +72,15 @@ class RunningApplication:
         """Wait until the application has ended.
 
         Args:
-            timeout_s: How long to wait; None for no limit.
+            timeout_s: How long to wait, seconds; None for no limit.
 
         Returns:
             Whether the application has ended.
 
         Raises:
             MillstreamError: If the application has failed.
+
+        Source: Spark's ``StreamingQuery.awaitTermination``.
         """
         return self._run.await_termination(timeout_s)
 
@@ -124,6 +134,8 @@ class RunningApplication:
 
         Raises:
             ControlError: If the application does not read such a topic, the rate is invalid, or the application has ended.
+
+        Source: KIP-28, the requirement to control the rate of an input; Kafka Streams has no counterpart.
         """
         for known in chosen_topics(self._run.plan, [topic]):
             self._run.flow_control.throttle(known, records_per_second)
@@ -137,6 +149,8 @@ class RunningApplication:
 
         Raises:
             ControlError: If the number needs different key ranges, or the application has ended.
+
+        Source: ``KafkaStreams.addStreamThread`` and ``removeStreamThread`` (KIP-663), up to the number of partitions.
         """
         if not self._run.resources.lease.held or self._set_workers is None:
             raise ControlError(
@@ -174,15 +188,24 @@ class RunningApplication:
         return self._edit(topology, preview=preview, renamed_stores=renamed_stores)
 
     def status(self) -> Status:
-        """Return what the application is doing."""
+        """Return what the application is doing.
+
+        Source: ``KafkaStreams.state`` and ``metadataForLocalThreads``.
+        """
         return self._run.status()
 
     def metrics(self) -> dict[str, int]:
-        """Return the counters since the start; see ``docs/reference/metrics.md``."""
+        """Return the counters since the start; see ``docs/reference/metrics.md``.
+
+        Source: ``KafkaStreams.metrics``, for totals only.
+        """
         return self._run.reports.metrics()
 
     def measured(self) -> Numbers:
-        """Return the measurements of the tasks, with labels; see ``millstream.core.metrics.metric``."""
+        """Return the measurements of the tasks, with labels; ``docs/reference/metrics.md`` lists them.
+
+        Source: ``KafkaStreams.metrics``.
+        """
         return self._run.reports.measured()
 
     def store(
@@ -190,23 +213,40 @@ class RunningApplication:
     ) -> StoreReader[Any, Any]:
         """Return a reader of a store, for queries while the application runs.
 
-        Annotate the reader with its types for a type checker; see :class:`StoreReader`.
+        Annotate the reader with its types for a type checker; see :class:`StoreReader`, which also has an example.
 
         Args:
             name: The name of the store.
             timestamps: Whether to return values of a timestamped store as ``ValueAndTimestamp``.
             max_lag: The maximum number of unprocessed records in the topics of the store; None for no limit.
 
+        Returns:
+            The reader. Its methods raise ``StoreError`` if there is no such store.
+
         Source: ``org.apache.kafka.streams.KafkaStreams.store`` and ``query`` (KIP-67, KIP-796).
         """
         return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
 
     def stores(self) -> Mapping[str, str]:
-        """Return the queryable stores, with their kinds."""
+        """Return the queryable stores, with their kinds.
+
+        Returns:
+            Kind, such as ``key-value``, by name of the store.
+        """
         return self._run.answers.stores()
 
     def ask(self, question: Question) -> Answer:
-        """Answer a question about a store; see :class:`StoreReader`."""
+        """Answer a question about a store; :class:`StoreReader` asks it.
+
+        Args:
+            question: The store, a method and its arguments.
+
+        Returns:
+            The value, with the micro-batch, offsets and lag to which it belongs.
+
+        Raises:
+            StoreError: If the store cannot answer.
+        """
         return self._run.answers.answer(question)
 
     def read(
@@ -226,6 +266,8 @@ class RunningApplication:
         Raises:
             TopicNotFoundError: If the topic does not exist, or no serdes are given and the topology neither writes nor reads it.
             DeserializationError: If a record does not fit the serdes.
+
+        Source: KIP-28: "check the results and intermediate values".
         """
         serdes = serdes_of(self._run.plan, topic, key, value, sent=False)
         found = self._run.resources.last_records(topic, last, serdes)
@@ -245,6 +287,8 @@ class RunningApplication:
 
         Raises:
             ControlError: If there is no such node, the limit is invalid, or the application has ended.
+
+        Source: KIP-28: "check the results and intermediate values".
 
         Example:
             >>> with running.tap("totals") as tap:  # doctest: +SKIP

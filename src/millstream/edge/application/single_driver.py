@@ -44,7 +44,6 @@ class SingleDriver:
 
         Raises:
             ApplicationRunningError: If another driver runs the application.
-            BrokerUnavailableError: If no broker answers.
         """
         self._join()
         if self._election is not None:

@@ -35,14 +35,11 @@ log = logging.getLogger("millstream.application")
 class ApplicationView(Controllable, Protocol):
     """An application that takes commands and answers questions about its stores and topics."""
 
-    def stores(self) -> Mapping[str, str]:
-        """Return the queryable stores, with their kinds."""
+    def stores(self) -> Mapping[str, str]: ...
 
-    def ask(self, question: Question) -> Answer:
-        """Answer a question about a store."""
+    def ask(self, question: Question) -> Answer: ...
 
-    def read(self, topic: str, last: int) -> Rows:
-        """Return the last records of each partition of a topic."""
+    def read(self, topic: str, last: int) -> Rows: ...
 
 
 class SparkRequests:

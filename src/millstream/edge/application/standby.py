@@ -55,12 +55,7 @@ class Standby:
 
     @classmethod
     def elected(cls, application_id: str, settings: Settings) -> Standby:
-        """Start Spark and return when this driver is elected.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers.
-            SparkRuntimeError: If Spark does not start.
-        """
+        """Start Spark and return when this driver is elected."""
         progress = ProgressLog(application_id)
         standby = cls(application_id, settings, progress)
         try:

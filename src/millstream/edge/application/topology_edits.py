@@ -56,7 +56,6 @@ class TopologyEdit:
         return [(verb, ", ".join(names)) for verb, names in parts.items() if names]
 
     def __str__(self) -> str:
-        """Return one line per kind of change."""
         return "\n".join(f"{verb} {names}" for verb, names in self._changes()) or _NO_CHANGE
 
     __repr__ = __str__
@@ -76,7 +75,6 @@ def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
 
 
 def stores_of_edit(before: Iterable[str], now: Continuity) -> tuple[set[str], set[str], set[str]]:
-    """Return the kept, the new and the dropped stores."""
     old = {now.renamed_stores.get(store, store) for store in before}
     new = set(now.plan.store_fingerprints())
     return old & new, new - old, old - new
@@ -89,14 +87,11 @@ def _outside(plan: Plan, topics: Iterable[str]) -> set[str]:
 class Pausable(Protocol):
     """An application whose topics can be paused."""
 
-    def pause(self, topics: Collection[str] | None = None) -> None:
-        """Stop reading topics."""
+    def pause(self, topics: Collection[str] | None = None) -> None: ...
 
-    def resume(self, topics: Collection[str] | None = None) -> None:
-        """Read topics again."""
+    def resume(self, topics: Collection[str] | None = None) -> None: ...
 
-    def status(self) -> Status:
-        """Return the status of the application."""
+    def status(self) -> Status: ...
 
 
 @contextmanager

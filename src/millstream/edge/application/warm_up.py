@@ -1,8 +1,8 @@
 """Warm-up: a query that a standby runs while it waits, so that the query of a takeover starts faster.
 
-The first query of a session takes several core-seconds: the JVM loads classes, and Spark sets up SQL, data sources, Python processes and
-the state store. The warm-up has the source, operator and sink of an application, but neither its topology nor its checkpoint: it reads the
-topic of the election, which has no records, and keeps its checkpoint in a private directory. It sends nothing and commits no offsets.
+The first query of a session takes several core-seconds. The warm-up has the source, operator and sink of an application, but neither its
+topology nor its checkpoint: it reads the topic of the election, which has no records, and keeps its checkpoint in a private directory. It
+sends nothing and commits no offsets.
 
 Rejected: a warm-up with the topology of the application, which would call the user's functions in a driver that is not elected.
 """

@@ -10,11 +10,7 @@ from millstream.core.topology.plan import Plan
 
 
 def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
-    """Return the partition counts of the topics of global stores.
-
-    Raises:
-        TopicNotFoundError: If a topic does not exist.
-    """
+    """Return the partition counts of the topics of global stores."""
     missing = [topic for topic in plan.global_part_of if topic not in existing]
     if missing:
         raise missing_topics(missing)
@@ -22,11 +18,7 @@ def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]
 
 
 def refuse_global_stores(plan: Plan) -> None:
-    """Refuse global stores in a query whose micro-batches Millstream does not plan.
-
-    Raises:
-        TopologyError: If the topology has a global store.
-    """
+    """Refuse global stores in a query whose micro-batches Millstream does not plan."""
     if plan.global_parts:
         stores = ", ".join(repr(store) for part in plan.global_parts for store in part.stores)
         topics = ", ".join(map(repr, plan.global_part_of))

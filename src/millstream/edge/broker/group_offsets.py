@@ -1,11 +1,9 @@
 """Group offsets: the progress of an application, committed to Kafka for tools that show the lag of its group.
 
 Under at least once, Spark's checkpoint determines where the application continues, and the group's offsets are committed just before the
-checkpoint is written. A crash between the two repeats the micro-batch. The repetition may finish fewer records, because it repeats calls
-whose results were lost with their async worker. The group's offsets do not go back then: the results were sent, so a record that was
-finished once stays finished for external tools.
-
-Only the first micro-batch of a query can be such a repetition. An application that has lost its checkpoint starts over, with new offsets.
+checkpoint is written. After a crash between the two, the first micro-batch of the next query is a repetition. It may finish fewer records,
+because it repeats calls whose results were lost with their async worker. The group's offsets do not go back then, because the results were
+sent. An application that has lost its checkpoint starts over, with new offsets.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ class GroupOffsets:
         """Commit offsets, and retry those of failed commits.
 
         Args:
-            offsets: The committable offsets.
             taken: Read positions of partitions whose committable offsets are lower because of in-flight records after Spark's shuffle.
 
         Raises:
@@ -79,9 +76,6 @@ class GroupOffsets:
         """Return the partitions that another process has committed, each with the last offset from here and the current offset.
 
         Each partition is returned once. None is returned while the outcome of a commit from here is unknown.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
         """
         with self._lock:
             if self._uncommitted or not self._ours:
@@ -101,11 +95,7 @@ class GroupOffsets:
             return others
 
     def warn_of_others(self, group: str) -> None:
-        """Log a warning if another process commits offsets of the group.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Log a warning if another process commits offsets of the group."""
         for partition, (ours, theirs) in self.by_others().items():
             log.warning(
                 "another client commits offsets of group %r: %s was at %d and is now at %s. If this application also "

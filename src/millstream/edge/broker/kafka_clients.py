@@ -35,11 +35,7 @@ class Clients:
     application_id: str
 
     def check(self) -> None:
-        """Check the settings of all clients without a connection.
-
-        Raises:
-            SettingsError: If librdkafka does not know a setting or refuses its value.
-        """
+        """Check the settings of all clients without a connection."""
         self.fetcher().check()
         (self.publisher() or self._sender()).check()
 
@@ -89,7 +85,6 @@ class Clients:
         return {topic: most for topic, most in found.items() if most < self.most_bytes()}
 
     def transactions(self, run: str = "") -> KafkaTransactions:
-        """Return the transactional sender of a run."""
         settings = self.settings
         producer = settings.client("producer", self.application_id)
         consumer, patience_s = (
@@ -101,7 +96,6 @@ class Clients:
         )
 
     def election(self) -> Election:
-        """Take part in the election of the application's driver."""
         consumer = self.settings.client("consumer", self.application_id)
         return Election(consumer, self.broker(), self.application_id, self.settings.replication_factor)
 

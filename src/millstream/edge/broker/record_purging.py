@@ -45,7 +45,6 @@ class Purge:
         self._allowed = True
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Record the group's committed offsets."""
         topics = self._topics()
         with self._lock:
             self._committed.update(

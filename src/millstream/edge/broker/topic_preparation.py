@@ -28,7 +28,6 @@ class TopicPreparation:
 
     Attributes:
         replication_factor: Replicas of internal topics; -1 for the broker's default.
-        given: The user's configuration of internal topics.
     """
 
     broker: Broker
@@ -103,17 +102,12 @@ class TopicPreparation:
         return empty
 
     def _filled_changelogs(self, plan: Plan, existing: Mapping[str, int]) -> set[str]:
-        """Return the changelog topics that have records."""
         topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
         begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
         return {topic for topic in topics if begin[topic] != end[topic]}
 
     def await_sinks(self, topics: list[str]) -> dict[str, int]:
-        """Wait for the output topics, which a broker with auto.create.topics.enable creates; return their partition counts.
-
-        Raises:
-            TopicNotFoundError: If a topic does not exist and is not created.
-        """
+        """Wait for the output topics, which a broker with auto.create.topics.enable creates; return their partition counts."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             found = {topic: count for topic, count in self.broker.writable_topics(topics).items() if count}

@@ -2,8 +2,7 @@
 
 After a reset, the next start finds no checkpoint, and the group's offsets carry a mark (``broker.RESET``) in their metadata. Without
 the mark, an application with stores does not begin at its group's offsets, because it cannot know that its empty stores belong to them.
-The mark is stored on the broker, so the next start may be on any host. The first commit of a partition removes its mark; the marks count
-only while all partitions have one.
+The first commit of a partition removes its mark; the marks count only while all partitions have one.
 
 A reset changes first the offsets, then the internal topics, the checkpoint and the local copies. With this order, an interrupted reset is
 noticed: an application that starts in between either stops with TopicRecreatedError, or continues as if there had been no reset. Repeat
@@ -46,7 +45,6 @@ class ResetPlan:
     """What a reset will do.
 
     Attributes:
-        internal: Partition counts of the internal topics to delete.
         kept_internal: Positions in internal topics that stay.
         others: Topics with matching names that belong to another group, with the name of that group.
         progress: The progress of the checkpoint; None without one.
@@ -68,11 +66,7 @@ class ResetPlan:
 def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> ResetPlan:
     """Plan a reset without changing anything.
 
-    Args:
-        home: The application's directory on this host.
-
     Raises:
-        TopicNotFoundError: If an input topic does not exist.
         SettingsError: If nothing is known about the application, or an internal topic belongs to another one.
     """
     progress, damage = read_progress(files)

@@ -26,10 +26,7 @@ class StartFacts:
     """The facts that decide whether a start without its own mark in Kafka may deliver.
 
     Attributes:
-        location: The checkpoint of the start, for errors.
         begun: The id that an earlier start on this host chose for a new checkpoint; empty if there was none.
-        take_over: Whether the start may take over from another checkpoint.
-        was_reset: Returns whether the application was reset.
         goes_on: Returns whether the application can continue from Kafka alone, without the other checkpoint.
         shuffled: The repartitions through Spark's shuffle. The transaction that commits the offset of a record is not the one that sends
             its results.
@@ -68,15 +65,7 @@ def newest_of(checkpoint: str, progress: CheckpointProgress | None) -> BatchId:
 
 
 def checkpoint_id(start: StartFacts, progress: CheckpointProgress | None, marks: Mapping[int, Mark]) -> str:
-    """Return the checkpoint id under which a start may deliver.
-
-    Args:
-        progress: The progress of its checkpoint; None without one.
-        marks: The marks in Kafka, by Spark partition.
-
-    Raises:
-        OtherCheckpointError: If another checkpoint delivers for the application.
-    """
+    """Return the checkpoint id under which a start may deliver."""
     if progress is not None:
         planned = batch_id(progress.planned)
         _check_continues(start, planned, marks)

@@ -48,7 +48,6 @@ class Continuity:
 
     Attributes:
         plan: The plan, with its sub-topologies numbered as in the checkpoint.
-        remembered: The topology of the checkpoint.
     """
 
     plan: Plan
@@ -60,7 +59,6 @@ class Continuity:
 
         Raises:
             IncompatibleTopologyError: If records would reach a store in different tasks than before.
-            MillstreamError: As ``lay_out``.
         """
         layout = lay_out(self.plan, external, grouper, self.remembered.internal)
         routing = routing_of(self.plan, layout)
@@ -77,7 +75,6 @@ class Continuity:
 
         Raises:
             CoPartitioningError: If the numbers in the checkpoint are unequal as well.
-            MillstreamError: As :meth:`laid_out`.
         """
         try:
             return self.laid_out(external, grouper)
@@ -105,7 +102,6 @@ class Continuity:
         return replace(self, remembered=replace(self.remembered, internal=internal, routing=routing))
 
     def lineage(self, layout: Layout, facts: Mapping[str, TopicFacts]) -> Lineage:
-        """Return the lineage that the next micro-batches write to the checkpoint."""
         ids = {topic: fact.id for topic, fact in facts.items() if fact.id}
         return Lineage(
             parts_of(self.plan, layout, self.remembered.parts),
@@ -135,14 +131,7 @@ class Continuity:
         )
 
     def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
-        """Check that the program can continue with changed topics.
-
-        Args:
-            external: Partition counts of the topics.
-
-        Raises:
-            MillstreamError: As :meth:`laid_out`.
-        """
+        """Check that the program can continue with changed topics."""
         replace(self, plan=plan).laid_out(external, grouper)
 
     def check_topics(self, facts: Mapping[str, TopicFacts], *, restart_recreated: bool) -> None:
@@ -160,14 +149,7 @@ class Continuity:
 def continuity(
     plan: Plan, progress: CheckpointProgress | None, renamed_stores: Mapping[str, str]
 ) -> Continuity:
-    """Fit a plan to a checkpoint.
-
-    Args:
-        progress: The progress of the checkpoint; None without one.
-
-    Raises:
-        IncompatibleTopologyError: If the topology cannot continue the checkpoint.
-    """
+    """Fit a plan to a checkpoint."""
     before = Remembered()
     if progress is not None:
         previous = Remembered.from_offset(progress.previous)
@@ -182,7 +164,6 @@ def rebuilds(progress: CheckpointProgress | None, can_rebuild: Callable[[], bool
     """Return whether tasks rebuild their stores from changelog topics, or have to complete a rebuild that was interrupted.
 
     Args:
-        progress: The progress of the checkpoint; None without one.
         can_rebuild: Returns whether an application without state can continue from changelog topics.
     """
     if progress is None:
@@ -200,9 +181,6 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
 
     Args:
         manifests: Reads the manifests of the tasks; called only if such an operator was removed.
-
-    Raises:
-        IncompatibleTopologyError: If a removed operator has in-flight records.
     """
     gone = now.remembered.unfinished - now.plan.keepers
     if not gone:
@@ -226,9 +204,6 @@ def check_published(now: Continuity, layout: Layout, published: Iterable[bytes])
 
     Args:
         published: Each task's memory at its last publication, as JSON; older versions published no routing.
-
-    Raises:
-        IncompatibleTopologyError: If records would reach a store in different tasks than before.
     """
     routing = routing_of(now.plan, layout)
     for remembered in map(json.loads, published):
@@ -241,9 +216,6 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
 
     Args:
         manifests: Reads the manifests of the tasks; called only if there is such a topic.
-
-    Raises:
-        IncompatibleTopologyError: If a task has buffered records of such a topic.
     """
     left = now.left(layout)
     if not left:
@@ -289,9 +261,6 @@ def check_left_behind(
 
     Args:
         unfinished: Whether to check the in-flight records of removed operators.
-
-    Raises:
-        IncompatibleTopologyError: If there are such records.
     """
     check_held(now, layout, manifests)
     if unfinished:
@@ -301,11 +270,7 @@ def check_left_behind(
 def check_drained(
     plan: Plan, progress: CheckpointProgress | None, broker: Broker, existing: Mapping[str, int]
 ) -> None:
-    """Refuse to leave unread records in an internal topic that the topology no longer reads.
-
-    Raises:
-        IncompatibleTopologyError: If such a topic has unprocessed records.
-    """
+    """Refuse to leave unread records in an internal topic that the topology no longer reads."""
     before = Remembered.from_offset({} if progress is None else progress.processed)
     left = {
         topic: existing[topic]

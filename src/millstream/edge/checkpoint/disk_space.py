@@ -30,12 +30,7 @@ def unwritable(path: Path, error: OSError) -> SettingsError:
 
 
 def free_space(path: str, usage: Usage = shutil.disk_usage) -> str:
-    """Return the free space on the disk of a path, as text. The path need not exist.
-
-    Example:
-        >>> free_space("/nowhere/at/all", lambda path: (4 << 20, 1 << 20, 3 << 20))
-        '3.0 of 4.0 MiB free'
-    """
+    """Return the free space on the disk of a path, as text. The path need not exist."""
     existing = Path(path)
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

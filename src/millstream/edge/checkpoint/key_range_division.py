@@ -75,15 +75,7 @@ class KeyRangeDivision:
             )
 
     def divide(self, session: SparkSession, location: str) -> DividedState:
-        """Divide the state.
-
-        Args:
-            session: A session with the settings of a query.
-            location: The checkpoint.
-
-        Raises:
-            MillstreamError: If the state cannot be divided.
-        """
+        """Divide the state."""
         directory = self.files.local(DIRECTORY)
         assert directory is not None
         assert self.progress is not None

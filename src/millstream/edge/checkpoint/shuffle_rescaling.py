@@ -33,9 +33,6 @@ def decided(
 ) -> Literal["nothing", "rescale", "later"]:
     """Decide whether a start rescales.
 
-    Args:
-        progress: The progress of the checkpoint; None without one.
-
     Returns:
         ``rescale``: before the query starts; ``later``: after the interrupted micro-batch is complete; or ``nothing``.
 
@@ -66,15 +63,8 @@ def at_start(
 ) -> bool:
     """Rescale a checkpoint, if the settings require it.
 
-    Args:
-        progress: The progress of the checkpoint; None without one.
-
     Returns:
         Whether to rescale later, after the interrupted micro-batch is complete.
-
-    Raises:
-        SettingsError: If the numbers differ and the policy is to fail.
-        SparkRuntimeError: If Spark refuses.
     """
     todo = decided(progress, wanted, policy)
     if todo == "nothing" or progress is None:
@@ -103,11 +93,7 @@ def at_start(
 
 
 def moved(session: SparkSession, location: str, partitions: int) -> float:
-    """Rescale the state, log the change, and return the duration in seconds.
-
-    Raises:
-        SparkRuntimeError: If Spark refuses.
-    """
+    """Rescale the state, log the change, and return the duration in seconds."""
     started = time.monotonic()
     checkpoint.rescale(session, location, partitions)
     seconds = time.monotonic() - started

@@ -53,7 +53,6 @@ class Lease:
 
         Raises:
             ApplicationRunningError: If another process, or another application of this process, holds it.
-            SettingsError: If the directory cannot be written or locked.
         """
         try:
             make_private(home)

@@ -40,11 +40,7 @@ def reporting_errors(command: str) -> Iterator[None]:
 
 
 def settings_of(**given: object) -> Settings:
-    """Return settings from options. None stands for an omitted option.
-
-    Raises:
-        SettingsError: If a setting is invalid.
-    """
+    """Return settings from options. None stands for an omitted option."""
     from millstream.edge.settings.settings_loading import settings_from
 
     return settings_from({name: value for name, value in given.items() if value is not None})

@@ -79,11 +79,7 @@ def send(
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input.
-
-    Raises:
-        SettingsError: If they are not text.
-    """
+    """Yield the lines of standard input."""
     try:
         for line in sys.stdin:
             yield line.removesuffix("\n").removesuffix("\r")

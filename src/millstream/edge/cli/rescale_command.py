@@ -26,9 +26,6 @@ def rescale(application_id: str, partitions: int, settings: Settings, *, dry_run
 
     Raises:
         NotRescalableError: If there is no checkpoint, or its last micro-batch is not complete.
-        ApplicationRunningError: If the application runs on this host.
-        CheckpointError: If the checkpoint is damaged.
-        SparkRuntimeError: If Spark refuses.
     """
     name = checked_name(application_id, "application")
     location = settings.checkpoint(name)

@@ -36,12 +36,8 @@ from millstream.edge.settings.settings import Settings
 def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Callable[[], bool]) -> None:
     """Print what a reset will do, ask for confirmation, and execute it.
 
-    Args:
-        sure: Asks for confirmation.
-
     Raises:
         ApplicationRunningError: If the application runs on this host, or a driver on another host is seen.
-        MillstreamError: If a topic is missing, or the broker does not answer.
     """
     name = checked_name(request.application_id, "application")
     home, location = settings.home(name), settings.checkpoint(name)

@@ -7,12 +7,7 @@ from datetime import UTC, datetime
 
 
 def printable(text: str) -> str:
-    r"""Return text with unprintable characters escaped.
-
-    Example:
-        >>> printable("größer" + chr(27) + "[31m")
-        'größer\\x1b[31m'
-    """
+    """Return text with unprintable characters escaped."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 

@@ -33,7 +33,6 @@ def ask(home: Path, application_id: str, question: str, data: object) -> Any:
     """Ask an application on this host.
 
     Raises:
-        ControlError: If the application does not answer.
         MillstreamError: The error that the application raised.
     """
     address = read_control_file(home, application_id)

@@ -19,22 +19,17 @@ class Controllable(Protocol):
         *,
         subtopologies: Collection[int] | None = None,
         keep: bool = False,
-    ) -> None:
-        """Stop reading topics."""
+    ) -> None: ...
 
     def resume(
         self, topics: Collection[str] | None = None, *, subtopologies: Collection[int] | None = None
-    ) -> None:
-        """Read topics again."""
+    ) -> None: ...
 
-    def throttle(self, topic: str, records_per_second: int | None) -> None:
-        """Limit the records per second of a topic."""
+    def throttle(self, topic: str, records_per_second: int | None) -> None: ...
 
-    def parallelism(self, workers: Workers) -> None:
-        """Change the number of workers per partition."""
+    def parallelism(self, workers: Workers) -> None: ...
 
-    def status(self) -> Status:
-        """Return the status of the application."""
+    def status(self) -> Status: ...
 
 
 def executed(application: Controllable, command: str, arguments: Mapping[str, object]) -> Status:

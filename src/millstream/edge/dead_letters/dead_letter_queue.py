@@ -59,7 +59,6 @@ class Tally:
     """What a replay has done, or would do.
 
     Attributes:
-        sent: The number of sent records by topic.
         refused: The number of dead letters that cannot be replayed, by reason.
         before: The number of wanted dead letters that were already replayed.
     """
@@ -116,11 +115,7 @@ class DeadLetterQueue:
         }
 
     def read(self, *, pending: bool = False) -> Iterator[tuple[Envelope, bool]]:
-        """Yield the current records, each with whether it was replayed.
-
-        Args:
-            pending: Whether to omit replayed records.
-        """
+        """Yield the current records, each with whether it was replayed."""
         for number, done in sorted(self.replayed().items()):
             for _, _, letters in self._pieces(number, done, everything=not pending):
                 for letter in letters:
@@ -156,7 +151,6 @@ class DeadLetterQueue:
         )
 
     def tally(self, request: ReplayRequest) -> Tally:
-        """Return what a replay would do now."""
         tally = Tally()
         guard = self._guard(request)
         for number, done in sorted(self.replayed().items()):
@@ -169,7 +163,6 @@ class DeadLetterQueue:
 
         Raises:
             DeliveryAbortedError: If another replay of the group has begun.
-            MillstreamError: If the broker refuses a record.
         """
         tally = Tally()
         guard = self._guard(request)

@@ -96,9 +96,7 @@ class LetterFilter:
     """A filter of dead letters. None and empty sets match everything.
 
     Attributes:
-        source: The topic from which the record was read.
         error: A regular expression to search for in the error.
-        key: The key as text.
         since_ms: The earliest timestamp, inclusive, ms since the epoch.
         until_ms: The latest timestamp, exclusive, ms since the epoch.
     """
@@ -151,10 +149,7 @@ class Guard:
     """Decides where records are replayed to, and which are refused.
 
     Attributes:
-        letters: The dead-letter topic.
-        partitions: Partition counts of the existing topics.
         to: The topic for all records; None for the original topic of each.
-        most_replays: How many times a record may be replayed.
     """
 
     letters: str

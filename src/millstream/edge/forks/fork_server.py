@@ -1,15 +1,14 @@
 """A server that has imported the modules of Spark's Python processes, and forks these processes.
 
 Before the first result, Spark starts ten Python processes, one after another, and each imports modules for half a second or longer. The
-program starts this server beside the JVM; it imports the modules once, while the JVM starts. Instead of Python, Spark then starts
-``millstream.edge.forks.fork_client``, which requests a fork and waits for its end.
+program starts this server beside the JVM. Instead of Python, Spark then starts ``millstream.edge.forks.fork_client``, which requests a
+fork and waits for its end.
 
 A fork equals a plain start: it has the standard streams, environment, working directory, module search path and limit of open files of
 the client. The server refuses a request, and the client executes Python, if a variable differs that an import may have read.
 
-The server keeps no data about its forks, and the forks do not need the server. A daemon ends when Spark closes its standard input or
-dies, and ends its workers; other processes end with their connection to Spark. Each fork receives SIGTERM when its client ends. The
-server ends with its own standard input, that is, with the program. It runs on Linux; elsewhere Spark starts Python as usual.
+The forks do not need the server. Each fork receives SIGTERM when its client ends. The server ends with its own standard input, that is,
+with the program. It runs on Linux; elsewhere Spark starts Python as usual.
 """
 
 from __future__ import annotations
@@ -88,12 +87,7 @@ def can_fork(wanted: Mapping[str, str], own: Mapping[str, str]) -> bool:
 
 
 def name_of(module: str) -> str:
-    """Return the process name of a module or a daemon's worker, for tools that list processes.
-
-    Example:
-        >>> name_of("pyspark.sql.worker.python_streaming_sink_runner")
-        'sink_runner'
-    """
+    """Return the process name of a module or a daemon's worker, for tools that list processes."""
     return module.rpartition(".")[2].removeprefix("python_streaming_")[:_LONGEST_NAME]
 
 
@@ -156,11 +150,7 @@ def _tie(line: socket.socket, worker: str) -> None:
 
 
 def main(path: str) -> None:
-    """Import modules, serve requests, and run the requested module in each fork.
-
-    Args:
-        path: Path of the socket, in a private directory.
-    """
+    """Import modules, serve requests, and run the requested module in each fork."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the program; the server ends with it
     listening = socket.socket(socket.AF_UNIX)

@@ -13,10 +13,6 @@ from millstream.edge.lab.html import table_html
 class Rows(Sequence[tuple[Any, ...]]):
     """Rows with named columns: a sequence of tuples.
 
-    Attributes:
-        columns: Names of the columns.
-        rows: The rows.
-
     Example:
         >>> print(Rows(("key", "value"), (("to", 2),)))
         key   value

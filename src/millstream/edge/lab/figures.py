@@ -39,5 +39,4 @@ def _count(tasks: str, shape: Shape, numbers: Numbers) -> int | None:
 
 
 def picture(plan: Plan, numbers: Numbers) -> str:
-    """Draw a plan as SVG, with the numbers of records at its sources and sinks."""
     return svg(plan, {name: f"{count:,} records" for name, count in records_of(plan, numbers).items()})

@@ -78,9 +78,14 @@ class Lab:
     def deploy(self, topology: Topology, *, renamed_stores: Mapping[str, str] | None = None) -> Self:
         """Run a topology, or edit the running application to use it. Deploying the same topology object again changes nothing.
 
+        For an example, see :class:`Lab`.
+
         Args:
             topology: The topology.
             renamed_stores: Old names of stores, with their new names.
+
+        Returns:
+            This lab.
 
         Raises:
             MillstreamError: As :meth:`Application.start` and :meth:`RunningApplication.edit`; the earlier topology continues.
@@ -103,6 +108,9 @@ class Lab:
             topology: The topology.
             renamed_stores: Old names of stores, with their new names.
 
+        Returns:
+            The effects of the edit on tasks and stores.
+
         Raises:
             IncompatibleTopologyError: If the topology cannot continue the state.
             ControlError: If the application does not run.
@@ -123,15 +131,31 @@ class Lab:
         return self._running
 
     def pause(self) -> None:
-        """Stop reading records until :meth:`resume`."""
+        """Stop reading records until :meth:`resume`.
+
+        Raises:
+            ControlError: If nothing has been deployed.
+
+        Source: KIP-28: "pause the job"; ``KafkaStreams.pause`` (KIP-834).
+        """
         self.running.pause()
 
     def resume(self) -> None:
-        """Read records again."""
+        """Read records again.
+
+        Raises:
+            ControlError: If nothing has been deployed.
+
+        Source: ``KafkaStreams.resume`` (KIP-834).
+        """
         self.running.resume()
 
     def status(self) -> Status:
-        """Return what the application is doing."""
+        """Return what the application is doing.
+
+        Raises:
+            ControlError: If nothing has been deployed.
+        """
         return self.running.status()
 
     def stop(self) -> None:
@@ -156,7 +180,7 @@ class Lab:
     def send(
         self, topic: str, *records: Any, key: Serde[Any] | None = None, value: Serde[Any] | None = None
     ) -> None:
-        """Write records to a topic.
+        """Write records to a topic. For an example, see :class:`Lab`.
 
         Args:
             topic: The name of the topic.
@@ -174,23 +198,64 @@ class Lab:
     def read(
         self, topic: str, last: int = 20, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
     ) -> Rows:
-        """Return the last records of each partition of a topic; see :meth:`RunningApplication.read`."""
+        """Return the last records of each partition of a topic; see :meth:`RunningApplication.read`.
+
+        Args:
+            topic: The name of the topic.
+            last: The number of records per partition.
+            key: Serde of the keys; None for the serde of the node that writes or reads the topic.
+            value: Serde of the values; None as for ``key``.
+
+        Returns:
+            Rows of partition, offset, timestamp (ms since the epoch), key and value, in order of time.
+
+        Raises:
+            ControlError: If nothing has been deployed.
+            MillstreamError: As :meth:`RunningApplication.read`.
+        """
         return self.running.read(topic, last, key=key, value=value)
 
     def store(self, name: str, *, timestamps: bool = False) -> StoreReader[Any, Any]:
-        """Return a reader of a store; see :meth:`RunningApplication.store`."""
+        """Return a reader of a store; see :meth:`RunningApplication.store`.
+
+        Args:
+            name: The name of the store.
+            timestamps: Whether to return values of a timestamped store as ``ValueAndTimestamp``.
+
+        Raises:
+            ControlError: If nothing has been deployed.
+        """
         return self.running.store(name, timestamps=timestamps)
 
     def entries(self, name: str, limit: int = 20) -> Rows:
         """Return the first entries of a store as rows of key and value; of a versioned store, the latest versions.
 
+        Args:
+            name: The name of the store.
+            limit: The maximum number of entries.
+
+        Returns:
+            The entries, which notebooks show as a table.
+
         Raises:
+            ControlError: If nothing has been deployed.
             StoreError: If there is no such store, or it cannot be read.
         """
         return Rows(("key", "value"), tuple(self.store(name).all(limit=limit)))
 
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
-        """Sample the records that reach a node; see :meth:`RunningApplication.tap`."""
+        """Sample the records that reach a node; see :meth:`RunningApplication.tap`.
+
+        Args:
+            node: The name of the node.
+            limit: How many of the newest samples are kept.
+
+        Returns:
+            The tap.
+
+        Raises:
+            ControlError: If nothing has been deployed, there is no such node, or the limit is invalid.
+        """
         return self.running.tap(node, limit=limit)
 
     def wait(self, timeout_s: float = 60.0) -> None:
@@ -221,7 +286,14 @@ class Lab:
     # Displays.
 
     def picture(self) -> str:
-        """Draw the topology as SVG, with the numbers of records that its sources have read and its sinks have written."""
+        """Draw the topology as SVG, with the numbers of records that its sources have read and its sinks have written.
+
+        Returns:
+            The drawing, as an ``<svg>`` element.
+
+        Raises:
+            ControlError: If nothing has been deployed.
+        """
         return picture(self._plan, self.running.measured())
 
     def _replace_earlier_lab(self) -> None:

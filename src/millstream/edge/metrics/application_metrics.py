@@ -23,14 +23,11 @@ class Measured(Protocol):
 
     id: str
 
-    def status(self) -> Status:
-        """Return the status of the application."""
+    def status(self) -> Status: ...
 
-    def metrics(self) -> Mapping[str, int]:
-        """Return the metrics without labels."""
+    def metrics(self) -> Mapping[str, int]: ...
 
-    def measured(self) -> Numbers:
-        """Return the measurements of its tasks, with labels."""
+    def measured(self) -> Numbers: ...
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ class Observed:
 
     Args:
         look: Returns the current view.
-        clock: A monotonic clock, seconds.
     """
 
     def __init__(self, look: Callable[[], View], clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +35,6 @@ class Observed:
         self._application = ""
 
     def observations(self, metric: Metric) -> Iterable[Observation]:
-        """Yield the values of a metric with their labels."""
         if self._clock() - self._read_s > _FRESH_S:
             view = self._look()
             self._application, self._values, self._read_s = view.application, view.by_metric(), self._clock()

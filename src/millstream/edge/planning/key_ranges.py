@@ -28,7 +28,7 @@ class Recent:
     def add(self, count: float) -> None:
         now = time.monotonic()
         self._counts.append((now, count))
-        self._forget(now)  # here too: nobody asks for the rates of tasks without key ranges
+        self._forget(now)  # nobody calls per_second for tasks without key ranges
 
     def per_second(self) -> float:
         now = time.monotonic()
@@ -101,15 +101,7 @@ def range_status(
 
 
 def check_workers(plan: Plan, undivided: Plan, workers: Workers) -> None:
-    """Refuse a number of workers that needs different key ranges.
-
-    Args:
-        undivided: The running plan without key ranges.
-
-    Raises:
-        ControlError: If partitions would need different key ranges.
-        MillstreamError: If the number is invalid.
-    """
+    """Refuse a number of workers that needs different key ranges."""
     ranges = {sub.ranges for sub in plan.subtopologies if sub.ranges > 1}
     if not ranges:
         raise ControlError(

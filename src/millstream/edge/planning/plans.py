@@ -42,11 +42,7 @@ def _split(topology: Topology, application_id: str, settings: Settings, existing
 
 
 def _check_positions_of_ranges(plan: Plan) -> None:
-    """Check that each key range publishes its position with its results. A range without changelog topics publishes nothing.
-
-    Raises:
-        SettingsError: If a range does not.
-    """
+    """Check that each key range publishes its position with its results. A range without changelog topics publishes nothing."""
     for sub in plan.subtopologies:
         if sub.ranges > 1 and not sub.changelogs:
             raise SettingsError(

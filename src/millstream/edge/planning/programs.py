@@ -30,7 +30,6 @@ class Program:
     renamed_stores: Mapping[str, str]
 
     def matching(self, settings: Settings, existing: Collection[str]) -> Plan:
-        """Return the plan with the existing topics that match its patterns."""
         if not self.plan.has_patterns:
             return self.plan
         return planned(self.topology, self.plan.application_id, settings, existing)
@@ -43,7 +42,6 @@ def program_of(
 
     Raises:
         SettingsError: If settings or new names do not fit the topology.
-        TopologyError: If the topology is not valid, or is no topology.
     """
     if not isinstance(topology, Topology):
         raise ArgumentError(

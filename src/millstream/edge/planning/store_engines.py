@@ -19,9 +19,6 @@ from millstream.edge.settings.settings import Settings
 def copies_spec(plan: Plan, settings: Settings, directory: Path) -> CopiesSpec:
     """Return where and how the local copies of an application are kept.
 
-    Args:
-        directory: Parent directory of the local copies on every host.
-
     Raises:
         SettingsError: If an engine is not installed.
     """

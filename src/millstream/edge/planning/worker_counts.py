@@ -24,7 +24,6 @@ def first_workers(plan: Plan, layout: Layout, before: int | None, cores: int) ->
 
     Args:
         before: The checkpoint's number of Spark partitions; None without a checkpoint.
-        cores: How many Spark tasks can run at the same time.
     """
     undivided = {
         (task.subtopology, task.partition // plan.subtopologies[task.subtopology].ranges)
@@ -36,9 +35,6 @@ def first_workers(plan: Plan, layout: Layout, before: int | None, cores: int) ->
 
 def busiest(seconds: Mapping[str, float], numbers: Iterable[int]) -> dict[int, float]:
     """Return the processing seconds of the busiest worker, by number of workers.
-
-    Args:
-        seconds: Processing seconds by task.
 
     Example:
         >>> busiest({"0_0": 2.0, "0_1": 3.0, "0_2": 2.0}, [1, 2, 4])

@@ -43,12 +43,7 @@ class PreflightReport:
 
 
 def preflight(application: Application) -> PreflightReport:
-    """Check the broker and the checkpoint of an application as a start does, but change nothing.
-
-    Raises:
-        BrokerUnavailableError: If no broker answers.
-        SettingsError: If Kafka's clients refuse a setting.
-    """
+    """Check the broker and the checkpoint of an application as a start does, but change nothing."""
     clients = application._clients
     clients.check()
     broker = clients.broker()

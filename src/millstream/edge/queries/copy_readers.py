@@ -17,11 +17,7 @@ _READERS: Final[Mapping[str, str]] = {
 
 
 def open_reader(directory: str, task: str, engine: str) -> CopyReader:
-    """Open the reader of a task's local copy.
-
-    Args:
-        directory: The directory of all local copies.
-    """
+    """Open the reader of a task's local copy."""
     module = import_module(f"millstream.drivers.{engine}.queries")
     reader: CopyReader = getattr(module, _READERS[engine])(f"{directory}/{task}/{engine}")
     return reader

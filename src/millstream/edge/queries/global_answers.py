@@ -40,10 +40,6 @@ class GlobalAnswers:
     def answer(self, question: Question, part: SubTopology, batch: int, furthest: Furthest) -> Answer:
         """Answer a question.
 
-        Args:
-            part: The part of the plan that fills the store.
-            batch: The committed micro-batch.
-
         Raises:
             CopyMovedError: If the copy is being filled, or its host cannot currently be reached.
             StoreError: If no task that may read the store has run, or the copy cannot answer.
@@ -67,7 +63,6 @@ class GlobalAnswers:
 
 
 def readers_of(store: str, plan: Plan) -> frozenset[int]:
-    """Return the sub-topologies whose tasks may read a global store."""
     return frozenset(sub.id for sub in plan.subtopologies if store in sub.global_stores)
 
 

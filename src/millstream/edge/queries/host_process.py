@@ -37,7 +37,6 @@ class HostProcessSpec:
 
     Attributes:
         address: Where the application listens.
-        directory: The directory of the local copies on each host.
         connected: Hosts that already have a process or need none.
     """
 

@@ -26,11 +26,13 @@ _TAP_LEASE_S: Final = 300.0
 
 
 class RemoteApplication:
-    """An application in another process. Created by :func:`connect`.
+    """An application in another process. Created by :func:`connect`, which has an example.
 
     Args:
         application_id: The application's id.
         home: The application's directory.
+
+    Source: interactive queries of a remote instance (KIP-67).
     """
 
     def __init__(self, application_id: str, home: Path) -> None:
@@ -40,11 +42,23 @@ class RemoteApplication:
     def store(
         self, name: str, *, timestamps: bool = False, max_lag: int | None = None
     ) -> StoreReader[Any, Any]:
-        """Return a reader of a store; see :meth:`RunningApplication.store`."""
+        """Return a reader of a store; see :meth:`RunningApplication.store`.
+
+        Args:
+            name: The name of the store.
+            timestamps: Whether to return values of a timestamped store as ``ValueAndTimestamp``.
+            max_lag: The maximum number of unprocessed records in the topics of the store; None for no limit.
+
+        Returns:
+            The reader. Its methods raise ``ControlError`` if the application does not answer.
+        """
         return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
 
     def stores(self) -> Mapping[str, str]:
-        """Return the queryable stores, with their kinds.
+        """Return the queryable stores.
+
+        Returns:
+            Kind, such as ``key-value``, by name of the store.
 
         Raises:
             ControlError: If the application does not answer.
@@ -53,7 +67,13 @@ class RemoteApplication:
         return stores
 
     def ask(self, question: Question) -> Answer:
-        """Ask a question about a store.
+        """Ask a question about a store; :class:`StoreReader` asks it.
+
+        Args:
+            question: The store, a method and its arguments.
+
+        Returns:
+            The value, with the micro-batch, offsets and lag to which it belongs.
 
         Raises:
             ControlError: If the application does not answer, or the answer contains a class that this process cannot import.
@@ -90,7 +110,12 @@ class RemoteApplication:
     def tap(self, node: str, *, limit: int = DEFAULT_LIMIT) -> Tap:
         """Sample the records that reach a node; see :meth:`RunningApplication.tap`.
 
-        A tap ends if it is not read for five minutes.
+        Args:
+            node: The name of the node.
+            limit: How many of the newest samples are kept.
+
+        Returns:
+            The tap. It ends if it is not read for five minutes.
 
         Raises:
             ControlError: If the application does not answer, has no such node, or cannot keep so many samples.
@@ -121,8 +146,13 @@ def connect(application_id: str, state_dir: str | Path | None = None) -> RemoteA
         application_id: The application's id.
         state_dir: The application's ``state_dir``; None for the setting of this process.
 
+    Returns:
+        The application. Its methods raise ``ControlError`` if it does not run.
+
     Raises:
         SettingsError: If a setting is invalid.
+
+    Source: interactive queries of a remote instance (KIP-67).
 
     Example:
         >>> connect("shop").store("counts").get("tea")

@@ -60,15 +60,21 @@ def read_store(
         value: Serde of the values; None as for keys.
 
     Returns:
-        A table with the columns ``key`` and ``value``; ``timestamp`` if the store has timestamps; ``start`` for windows, and ``start`` and
-        ``end`` for sessions. Times are ms since the epoch. The table includes windows and sessions that have expired but are not yet
-        deleted. Values that Arrow cannot represent as plain data are text. Rows are in the order of the serialised keys. The metadata of the
-        schema has the micro-batch as ``millstream.batch``, and as ``millstream.offsets`` the offsets that it has read, a JSON object by
-        topic and partition.
+        A table with the columns ``key`` and ``value``, of the Arrow types of the deserialised objects; ``timestamp`` (int64) if the
+        store has timestamps; ``start`` (int64) for windows, and ``start`` and ``end`` (int64) for sessions. Times are ms since the epoch.
+        The table includes windows and sessions that have expired but are not yet deleted. Values that Arrow cannot represent as plain data
+        are text. Rows are in the order of the serialised keys. The metadata of the schema has the micro-batch as ``millstream.batch``, and
+        as ``millstream.offsets`` the offsets that it has read, a JSON object by topic and partition.
 
     Raises:
         CheckpointError: If the checkpoint is damaged.
         StoreError: If no micro-batch is complete, there is no such store, its kind cannot be read, or a serde must be given.
+
+    Source: Spark's state data source (``spark.read.format("statestore")``).
+
+    Example:
+        >>> counts = ms.read_store("/var/lib/millstream/shop/checkpoint", "counts")  # doctest: +SKIP
+        >>> counts.to_pandas()  # doctest: +SKIP
     """
     import pyarrow as pa
 

@@ -162,7 +162,6 @@ class Answers:
         )
 
     def _subtopologies_with(self, store: str) -> frozenset[int]:
-        """Return the sub-topologies whose tasks have a local copy of a store."""
         return readers_of(store, self._plan()) or frozenset([self._readable(store).part.id])
 
     def _readable(self, store: str) -> _Readable:

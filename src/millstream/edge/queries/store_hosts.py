@@ -32,9 +32,7 @@ class StoreHosts:
     """The processes that read local copies on other hosts. Thread-safe.
 
     Args:
-        session: Returns the application's session.
         check_key: Raises a ``StoreError`` if Spark would send the key of the connections unprotected.
-        directory: Returns the directory of the local copies on each host.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class StoreHosts:
         self._closed = False
 
     def reader(self, host: str, task: str, engine: str) -> CopyReader:
-        """Return the reader of a task's local copy on another host."""
         return RemoteCopy(partial(self._ask, host), task, engine)
 
     def close(self) -> None:

@@ -29,15 +29,13 @@ class _Surroundings:
 
     stream_time: int
 
-    def drop(self, reason: str) -> None:
-        """Do nothing."""
+    def drop(self, reason: str) -> None: ...
 
 
 class OpenGlobalStore(NamedTuple):
     """A global store with the newest content of a host's copy.
 
     Attributes:
-        store: The opened store.
         positions: By partition of its topic, the first offset that the content does not include.
     """
 
@@ -87,9 +85,6 @@ class TaskCopy:
 
     def global_store(self, spec: StoreSpec, batch: int) -> OpenGlobalStore:
         """Return a global store with the newest content, looked up once per micro-batch.
-
-        Args:
-            batch: The committed micro-batch.
 
         Raises:
             CopyMovedError: If the copy is being filled, or cannot currently be reached.
@@ -155,11 +150,9 @@ class Copies:
         self._lock = threading.Lock()
 
     def of_task(self, store: str, report: TaskReport) -> TaskCopy:
-        """Return the local copy of a report's task, for a store."""
         return self._of(report.task, store, report)
 
     def of_global(self, store: str, report: TaskReport) -> TaskCopy:
-        """Return the local copy of a global store on the host of a report."""
         return self._of(directory_of_global(store), store, report)
 
     def engine_of(self, store: str) -> str:

@@ -57,8 +57,6 @@ def record(
 
     Raises:
         SettingsError: If the file exists or cannot be written.
-        TopicNotFoundError: If a topic does not exist.
-        BrokerUnavailableError: If no broker answers.
     """
     counts = dict.fromkeys(wanted.topics, 0)
     if file.exists():
@@ -84,8 +82,6 @@ def replayed(file: Path, topology: Topology) -> Iterator[str]:
 
     Raises:
         SettingsError: If the slice cannot be read.
-        TopicNotFoundError: If the topology does not read a topic of the slice.
-        MillstreamError: If a record fails.
     """
     records = read_slice(file)
     partitions = max((record.topic_partition.partition + 1 for record in records), default=1)

@@ -47,12 +47,7 @@ class PeekedRecord(NamedTuple):
 
 
 def peeked(options: PeekOptions, settings: Settings) -> Iterator[PeekedRecord]:
-    """Yield records of a topic; commits no offsets.
-
-    Raises:
-        TopicNotFoundError: If the topic does not exist.
-        SettingsError: If a format does not exist.
-    """
+    """Yield records of a topic; commits no offsets."""
     _check(options.key, options.value)
     for message in messages(settings, options.topic, options.last, follow=options.follow):
         yield PeekedRecord(
@@ -99,9 +94,7 @@ def sent(
         forms: Formats of keys and values.
 
     Raises:
-        TopicNotFoundError: If the topic does not exist.
         SettingsError: If a format does not exist, or a text does not fit it.
-        ProductionError: If a record is not acknowledged.
     """
     _check(*forms)
     return write(

@@ -54,9 +54,6 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
     Args:
         last: The number of records per partition; None for all.
         follow: Whether to wait for new records.
-
-    Raises:
-        TopicNotFoundError: If the topic does not exist.
     """
     counts, broker = existing_topic(settings, topic), broker_of(settings)
     begins, ends = broker.begin_offsets(counts)[topic], broker.end_offsets(counts)[topic]
@@ -88,9 +85,6 @@ def newest(
 
     Args:
         read: Returns the records of partitions from an offset on, up to the ends.
-        begins: The first offset of each partition.
-        ends: The end of each partition, exclusive.
-        last: The number of records per partition.
     """
     found: dict[int, list[T]] = {number: [] for number in sorted(ends)}
     span, missing = last, [number for number in found if begins[number] < ends[number]]
@@ -112,7 +106,6 @@ class _TopicReader:
     ends: Mapping[int, int]
 
     def by_partition(self, starts: Mapping[int, int]) -> dict[int, list[Message]]:
-        """Return the records of partitions from an offset on, up to the ends."""
         found: dict[int, list[Message]] = {number: [] for number in starts}
         for message in self.read(starts):
             number = message.partition() or 0
@@ -141,10 +134,6 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     """Write records; return their number when all are acknowledged.
 
     If the iterable raises an exception, the records before it are sent first.
-
-    Raises:
-        TopicNotFoundError: If the topic does not exist.
-        ProductionError: If a record is refused or not acknowledged.
     """
     existing_topic(settings, topic)
     failures: list[KafkaError] = []
@@ -200,7 +189,6 @@ def last_records(
     """Yield partition, offset, timestamp (ms since the epoch), key and value of the last records of each partition, in order of time.
 
     Raises:
-        TopicNotFoundError: If the topic does not exist.
         DeserializationError: If a record does not fit the serdes.
     """
     found = list(messages(settings, topic, last))
@@ -221,9 +209,7 @@ def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes:
         records: Each is a value, a pair of key and value, or a tuple of key, value and timestamp (ms since the epoch).
 
     Raises:
-        TopicNotFoundError: If the topic does not exist.
         SettingsError: If a tuple is not a record.
-        ProductionError: If a record is not acknowledged.
     """
     return write(settings, topic, [_raw(record, topic, serdes) for record in records])
 
@@ -238,11 +224,6 @@ def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
 
 
 def _parts(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
-    """Return key, value and timestamp of a record.
-
-    Raises:
-        SettingsError: If the tuple is not a record.
-    """
     if len(record) in (2, 3):
         key, value, timestamp = (*record, None)[:3]
         if timestamp is None or (isinstance(timestamp, int) and timestamp >= 0):

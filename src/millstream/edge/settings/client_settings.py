@@ -22,8 +22,6 @@ class Rule:
     """The rule for a client setting.
 
     Attributes:
-        names: The setting and its aliases.
-        meaning: Its effect on the guarantees.
         allowed: Allowed values in lower case; None for any, empty for none.
         instead: What to use instead, if no value is allowed.
     """

@@ -60,15 +60,7 @@ def nested(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> None:
-    """Refuse variables with the prefix that set nothing, because a misspelt name would go unnoticed.
-
-    Args:
-        variables: The environment.
-        settings: The names of all settings.
-
-    Raises:
-        SettingsError: If there is such a variable.
-    """
+    """Refuse variables with the prefix that set nothing, because a misspelt name would go unnoticed."""
     for variable in sorted(variables):
         name = variable.removeprefix(PREFIX)
         if not variable.startswith(PREFIX) or name.startswith("TEST_") or _OF_KUBERNETES.fullmatch(name):

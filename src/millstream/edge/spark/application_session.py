@@ -22,7 +22,6 @@ class ApplicationSession:
         log: File for Spark's output; None for this program's output.
 
     Attributes:
-        made: The session; None before the first use.
         lacking: Settings that a session of the user's program lacks; one line per setting.
     """
 

@@ -21,11 +21,7 @@ _ON_THIS_HOST: Final = re.compile(r"spark://(localhost|127(\.\d+){3}|\[::1\]):\d
 
 
 def check_secrets(settings: Settings, session: SparkSession) -> None:
-    """Refuse to send secrets of Kafka's clients to Spark without authentication.
-
-    Raises:
-        SettingsError: If client settings contain a secret, and Spark would send it unprotected.
-    """
+    """Refuse to send secrets of Kafka's clients to Spark without authentication."""
     context = session.sparkContext
     protected = context.getConf().get("spark.authenticate", "false") == "true"
     refuse_bare_secrets(settings, str(context.master), protected=protected)
@@ -45,11 +41,7 @@ def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> 
 
 
 def check_query_key(settings: Settings, session: SparkSession) -> None:
-    """Refuse to send the key of query connections to executors without authentication.
-
-    Raises:
-        StoreError: If Spark would send it unprotected.
-    """
+    """Refuse to send the key of query connections to executors without authentication."""
     context = session.sparkContext
     protected = context.getConf().get("spark.authenticate", "false") == "true"
     refuse_query_key(settings, str(context.master), protected=protected)

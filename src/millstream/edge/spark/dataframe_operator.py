@@ -55,7 +55,7 @@ def transform(
         topology: The topology. A re-key after a stateful operator is refused, because it needs a Kafka topic.
         inputs: A streaming DataFrame for each topic of the topology, and for each topic that one of its patterns should match. Its
             columns are those of Spark's Kafka source: key (binary), value (binary), partition (int), offset (long), timestamp and,
-            optionally, headers.
+            optionally, headers (array<struct<key: string, value: binary>>).
         name: Unique among the stateful queries of this host; names the directory of local copies.
         state_dir: Directory of local copies; None for the setting ``state_dir``.
         partitions: Number of tasks per sub-topology; None for the session's ``spark.sql.shuffle.partitions``. It must stay the
@@ -67,16 +67,18 @@ def transform(
             functions come from and import, if workers cannot import them.
 
     Returns:
-        A streaming DataFrame with the columns of Spark's Kafka sink, which are topic (string), key (binary), value (binary), timestamp and
-        headers.
+        A streaming DataFrame with the columns of Spark's Kafka sink: topic (string), key (binary), value (binary), timestamp and
+        headers (array<struct<key: string, value: binary>>).
 
     Raises:
         TopologyError: If the topology is not valid, needs an internal Kafka topic, or has a sink with a partitioner.
         TopicNotFoundError: If a topic of the topology has no DataFrame.
         SparkRuntimeError: If a DataFrame lacks a column, or a topology cannot use the session's state store.
 
+    Source: Spark's ``transformWithState``, which it uses.
+
     Example:
-        The caller casts columns that are not binary::
+        The caller casts columns that are not binary; the README has a tested program::
 
             lines = spark.readStream.format("kafka")...load()
             counts = ms.spark.transform(topology, {"lines": lines}, name="word-count")
@@ -144,12 +146,18 @@ def read_kafka(session: SparkSession, topics: str | list[str], **settings: Any) 
         **settings: Settings of an ``Application``; ``bootstrap_servers`` is required.
 
     Returns:
-        A streaming DataFrame with the columns key and value (binary), topic, partition, offset, timestamp and headers.
+        A streaming DataFrame with the columns key and value (binary), topic (string), partition (int), offset (long), timestamp and
+        headers (array<struct<key: string, value: binary>>).
 
     Raises:
         TopicNotFoundError: If a topic does not exist.
         SettingsError: If a setting is invalid, or a secret would cross a cluster unprotected.
         SparkRuntimeError: If the session is a Spark Connect session.
+
+    Source: Spark's Kafka source (``spark.readStream.format("kafka")``).
+
+    Example:
+        >>> lines = ms.spark.read_kafka(spark, "lines", bootstrap_servers="localhost:9092")  # doctest: +SKIP
     """
     names = [topics] if isinstance(topics, str) else list(topics)
     if not names:

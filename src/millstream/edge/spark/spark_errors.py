@@ -90,7 +90,6 @@ def _disks(checkpoint: str, usage: Usage) -> str:
 
 
 def spark_is_gone(gone: Exception) -> SparkRuntimeError:
-    """Return the error for a JVM that no longer answers."""
     return SparkRuntimeError(
         f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
         "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"

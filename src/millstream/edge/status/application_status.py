@@ -15,7 +15,6 @@ class ThreadStatus:
     """What the threads of a task have done since the application's start.
 
     Attributes:
-        threads: The number of threads.
         executed: Per thread, the number of records for which it has called functions.
         ended: How many times a function has ended a thread.
     """

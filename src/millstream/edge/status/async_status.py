@@ -75,7 +75,6 @@ class CallStatus:
     """What the asynchronous operators of a task are doing.
 
     Attributes:
-        running: The number of running calls.
         with_async_worker: Records in the async worker, whose calls run or are queued there.
         waiting: Records that wait for a retry or a delay.
         reasons: Waiting records by reason. Records in the task wait for a ``retry`` or a ``delay``. Records in the async worker wait for
@@ -139,7 +138,6 @@ def capacity_of(
 
     Args:
         in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
-        positions: The read positions of topics.
     """
     capacities: dict[int, list[int]] = {}
     ranges: dict[TopicPartition, list[CallReport]] = {}
@@ -182,7 +180,6 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
 
 
 def call_counts(report: CallReport) -> dict[str, int]:
-    """Return the counts of one report, to be summed over micro-batches."""
     return {
         "settled": report.settled,
         "retries": report.retries,

@@ -44,9 +44,6 @@ def attach(output: Output, file: Path) -> Path | None:
 
     Returns:
         File for Spark's output; None for the standard error.
-
-    Raises:
-        SettingsError: If the file cannot be written.
     """
     own, terminal = logging.getLogger(_OWN), _attached()
     if terminal is not None and (terminal.file is None or terminal.file.parent.exists()):
@@ -122,7 +119,6 @@ def _attached() -> Terminal | None:
 
 
 def _detach() -> None:
-    """Remove the handlers of an earlier application."""
     for logger in map(logging.getLogger, (_OWN, _JVM)):
         for handler in [each for each in logger.handlers if isinstance(each, Terminal | _Kept)]:
             logger.removeHandler(handler)

@@ -119,7 +119,6 @@ def reasons(status: Status) -> list[str]:
 
 
 def facts_of(status: Status, metrics: Mapping[str, int]) -> dict[str, object]:
-    """Return the progress as fields for programs."""
     return {
         "state": status.state,
         "read_records": metrics["read_records"],
@@ -153,7 +152,6 @@ class RepeatedWarnings:
         self._more: dict[str, tuple[str, int]] = {}
 
     def warn(self, text: str) -> None:
-        """Log a warning, or count it."""
         kind = _VARYING.sub("#", text)
         with self._lock:
             first, count = self._more.get(kind, (text, -1))

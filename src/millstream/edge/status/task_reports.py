@@ -244,7 +244,6 @@ class TaskReports:
         return {task: waiting for task, waiting in waits.items() if waiting is not None}
 
     def _buffered(self) -> Counter[str]:
-        """Count the buffered records by topic."""
         buffered: Counter[str] = Counter()
         for report in self.tasks.values():
             for topic, _, _, records, *_ in report.buffered:
@@ -316,7 +315,6 @@ class TaskReports:
         return known is plan or (known is not None and _keeping(known) == _keeping(plan))
 
     def of_tasks(self) -> Mapping[str, TaskReport]:
-        """Return the last report of each task."""
         with self.lock:
             return dict(self.tasks)
 

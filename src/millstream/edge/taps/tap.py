@@ -22,9 +22,10 @@ AskTaps = Callable[[str, Mapping[str, object]], Any]
 
 
 class Tap:
-    """Samples of the records that reach a node. Created by :meth:`RunningApplication.tap`; a context manager.
+    """Samples of the records that reach a node. A context manager.
 
-    Iteration returns the samples in the buffer, then waits for new ones. It ends with the tap or the application.
+    Created by :meth:`RunningApplication.tap`, which has an example. Iteration returns the samples in the buffer, then waits for new ones.
+    It ends with the tap or the application.
 
     Args:
         node: The name of the node.
@@ -32,6 +33,8 @@ class Tap:
         ask: Sends an action to the application.
         lease_s: The tap ends after this time without a read, seconds; None for never.
         has_ended: Returns whether an application that does not answer has ended.
+
+    Source: KIP-28: "check the results and intermediate values".
     """
 
     def __init__(

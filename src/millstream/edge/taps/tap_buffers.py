@@ -79,8 +79,6 @@ class TapContent(NamedTuple):
     """Samples of a tap.
 
     Attributes:
-        records: The samples, oldest first.
-        counts: The counts of the tap.
         ended: Whether no more samples will arrive.
     """
 
@@ -122,12 +120,7 @@ class _Buffer:
 
 
 class TapBuffers:
-    """The taps of a running application. Safe to use from several threads.
-
-    Args:
-        application_id: The application's id.
-        plan: Returns the running plan.
-    """
+    """The taps of a running application. Safe to use from several threads."""
 
     def __init__(self, application_id: str, plan: Callable[[], Plan]) -> None:
         self._id = application_id
@@ -150,8 +143,6 @@ class TapBuffers:
         """Tap a node, beginning with the next micro-batch.
 
         Args:
-            node: The name of the node.
-            limit: How many of the newest samples are kept.
             lease_s: The tap ends after this time without a read, seconds; None for never.
 
         Returns:
@@ -177,11 +168,7 @@ class TapBuffers:
         """Return the samples of a tap.
 
         Args:
-            tap: The id of the tap.
             after: How many records had been sampled at the last read; only newer samples are returned.
-
-        Raises:
-            ControlError: If the tap has ended.
         """
         with self._lock:
             buffer = self._buffer(tap)
@@ -189,11 +176,7 @@ class TapBuffers:
             return buffer.content(ended=self._ended).after(after)
 
     def close(self, tap: str) -> TapContent:
-        """End a tap; return all its samples.
-
-        Raises:
-            ControlError: If the tap has already ended.
-        """
+        """End a tap; return all its samples."""
         with self._lock:
             buffer = self._buffer(tap)
             del self._buffers[tap]
@@ -210,7 +193,6 @@ class TapBuffers:
             return tuple(sorted({buffer.node for buffer in self._buffers.values()}))
 
     def committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
-        """Add the samples of a finished micro-batch."""
         if batch == self._batch:
             return
         self._batch = batch

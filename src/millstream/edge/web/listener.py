@@ -78,8 +78,6 @@ class Listener:
 
     Args:
         port: The port; 0 for any free port.
-        routes: Handlers by method and path.
-        guard: Refuses requests.
 
     Raises:
         SettingsError: If it cannot listen on this address.
@@ -119,12 +117,7 @@ class Listener:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host can reach an address.
-
-    Example:
-        >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-        (True, True, False)
-    """
+    """Return whether only this host can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -37,7 +37,6 @@ class Listeners:
 
         Args:
             say: Logs a URL; its arguments are the event, the text and fields.
-            plan: Returns the running plan; called after the start.
 
         Raises:
             SettingsError: If a package is missing, or a port cannot be opened.

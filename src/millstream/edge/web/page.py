@@ -42,11 +42,9 @@ _FILES: Final = {
 class Shown(Measured, Controllable, Protocol):
     """An application with a page."""
 
-    def stores(self) -> Mapping[str, str]:
-        """Return the queryable stores, with their kinds."""
+    def stores(self) -> Mapping[str, str]: ...
 
-    def ask(self, question: Question) -> QueryAnswer:
-        """Answer a question about a store."""
+    def ask(self, question: Question) -> QueryAnswer: ...
 
 
 def new_token() -> str:
@@ -69,12 +67,7 @@ def guard_of(token: str) -> Guard:
 def page_routes(
     application: Shown, viewer: Viewer, plan: Callable[[], Plan], policies: ErrorPolicies
 ) -> Mapping[tuple[str, str], Route]:
-    """Return the routes of the page.
-
-    Args:
-        plan: Returns the running plan; called after the start.
-        policies: The error policies of the settings.
-    """
+    """Return the routes of the page."""
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
         ("GET", f"{_API}state"): lambda request: _state(viewer),
@@ -142,8 +135,6 @@ def _commands(application: Shown, viewer: Viewer) -> dict[tuple[str, str], Route
 
 
 def query_routes(application: Shown) -> dict[tuple[str, str], Route]:
-    """Return the routes of queries of stores."""
-
     def stores(request: HttpRequest) -> HttpResponse:
         return HttpResponse.json(application.stores())
 

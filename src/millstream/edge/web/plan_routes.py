@@ -20,12 +20,7 @@ from millstream.edge.web.listener import HttpRequest, HttpResponse, Route
 def plan_routes(
     viewer: Viewer, plan: Callable[[], Plan], policies: ErrorPolicies
 ) -> dict[tuple[str, str], Route]:
-    """Return the routes that describe the running plan. Before there is one, they answer with status 503.
-
-    Args:
-        plan: Returns the running plan; called after the start.
-        policies: The error policies of the settings.
-    """
+    """Return the routes that describe the running plan. Before there is one, they answer with status 503."""
 
     def described(response: Callable[[Plan], HttpResponse]) -> Route:
         def route(request: HttpRequest) -> HttpResponse:
@@ -89,9 +84,6 @@ def policies_of(plan: Plan, policies: ErrorPolicies) -> PolicyTexts:
 
 def policy_text(policy: Policy, topic: str | None) -> str:
     """Return an error policy as text. An error handler is only named, because its attributes may be secrets.
-
-    Args:
-        topic: The topic of the setting ``dead_letter_topic``.
 
     Example:
         >>> policy_text(Retrying(3, then="dead_letter"), "failed")

@@ -318,7 +318,6 @@ def calling(call: Callable[[str], Awaitable[str]] = called, *, max_in_flight: in
 
     Args:
         call: A coroutine function with the results of :func:`called`. It may do more, for example write a journal.
-        max_in_flight: The limit of calls in flight per task.
     """
 
     def topology(topics: Topics) -> Topology:

@@ -88,12 +88,7 @@ _STATES = (
 
 
 def transaction_lines(records: Iterable[ConsumedRecord], last: int) -> tuple[str, ...]:
-    """Return the last states of all transactions as lines of text, in order of time.
-
-    Args:
-        records: The records of the coordinator's topic.
-        last: The number of states per transactional id.
-    """
+    """Return the last states of all transactions as lines of text, in order of time."""
     by_id: dict[bytes, list[ConsumedRecord]] = {}
     for record in records:
         by_id.setdefault(record.key or b"", []).append(record)

@@ -31,7 +31,6 @@ class Course:
         ends: The reasons why the application ended without being killed.
         contents: The contents of the stores; None if the application could not be queried.
         unfinished: Why the run did not finish; empty if it did.
-        spoiled: Whether the broker was the reason.
         seconds: The duration of the run, in seconds.
     """
 

@@ -273,7 +273,6 @@ class _CrashRun:
 
     @property
     def _groups(self) -> list[str]:
-        """Return the consumer groups that the application needs."""
         marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
         return [self._id, *marks]
 
@@ -290,7 +289,6 @@ class _CrashRun:
         )
 
     def _revive_broker(self) -> None:
-        """Resume or restart the broker after an interrupted fault."""
         self._kafka.resume()
         try:
             _ = self._kafka.pid

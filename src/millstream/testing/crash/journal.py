@@ -65,11 +65,7 @@ class Findings:
 def journals_of(
     records: Iterable[ConsumedRecord], key: Serde[Any], value: Serde[Any]
 ) -> dict[Any, list[Any]]:
-    """Return the values of each key in the order of the records. Null is None.
-
-    Args:
-        records: The records of one topic, by partition, then by offset.
-    """
+    """Return the values of each key in the order of the records. Null is None."""
     values: dict[Any, list[Any]] = {}
     for record in records:
         name = None if record.key is None else key.deserialize(record.key)
@@ -87,7 +83,6 @@ def check_journals(
     """Compare the journals of all keys with the expected ones.
 
     Args:
-        seen: The values read, by key, in order.
         merged: Whether values other than the last may be missing.
         cut: Whether journals may end anywhere.
 
@@ -140,9 +135,6 @@ def _index_of(expected: Sequence[Any], value: Any, current: int) -> int | None:
 
 def check_contents(expected: Expected, contents: Mapping[Entry, Any]) -> tuple[int, tuple[str, ...]]:
     """Compare the contents of stores with the expected ones.
-
-    Args:
-        contents: The contents from the application, by store and key.
 
     Returns:
         The number of missing, wrong or surplus entries, and descriptions of the first few.

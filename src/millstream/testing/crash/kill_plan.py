@@ -166,11 +166,9 @@ def plan_kills(
     """Plan the kills of a run.
 
     Args:
-        records: The number of records in the workload.
         seed: Equal arguments return equal plans.
         transactions: Whether there are transactions. If so, about half of the kills happen while one is open.
         stops: Durations in seconds for which victims may be stopped; empty to kill all victims.
-        faults: The possible faults of processes.
 
     Returns:
         The kills in the order of their positions.

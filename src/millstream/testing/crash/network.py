@@ -51,7 +51,6 @@ class Network:
         return ",".join(f"{HOST}:{port}" for _, port in self.ports)
 
     def cut(self) -> None:
-        """Reset all connections and refuse new ones."""
         for relay in self._relays:
             self._do(relay.cut())
 

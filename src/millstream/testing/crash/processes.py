@@ -95,11 +95,7 @@ class CrashedProgram:
         return None if self._process is None else self._process.exit_code()
 
     def stop(self, grace_s: float) -> int | None:
-        """Stop the program with SIGTERM, and kill the rest of its family.
-
-        Args:
-            grace_s: The time until SIGKILL, in seconds.
-        """
+        """Stop the program with SIGTERM, and kill the rest of its family."""
         if self._process is not None:
             self._process.end(grace_s=grace_s)
         code = self.exit_code()

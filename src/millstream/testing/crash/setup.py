@@ -155,13 +155,11 @@ def plan_of(app: App) -> Plan:
 
 
 def _rebuilds(app: App) -> bool:
-    """Return whether all stores have changelog topics, so that they can be rebuilt from Kafka."""
     plan = plan_of(app)
     return set(plan.changelogs) == set(plan.store_fingerprints())
 
 
 def _calls(app: App) -> bool:
-    """Return whether the application has asynchronous operators, which run outside its tasks."""
     return any(
         isinstance(node, Asynchronous | IssuingProcess)
         for part in plan_of(app).subtopologies

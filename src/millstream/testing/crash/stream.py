@@ -175,7 +175,7 @@ def age_ms(records: Sequence[Outgoing]) -> int:
 
 
 def now_ms() -> int:
-    return int(time.time() * 1000)  # noqa: TID251 - the harness lives in the real world
+    return int(time.time() * 1000)  # noqa: TID251 - the brokers and the application use this clock, too
 
 
 def moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:

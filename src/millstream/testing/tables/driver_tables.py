@@ -84,7 +84,7 @@ class DriverTables(DriverFaults):
         """Process the records of a slice that ``millstream record`` has written, merged by timestamp.
 
         Each record goes to its original partition, or, if the topic has fewer partitions here (``partitions``), to the partition of its
-        key.
+        key. ``docs/how-to/test-a-topology.md`` has a tested example.
 
         Args:
             file: The file.
@@ -114,7 +114,7 @@ class DriverTables(DriverFaults):
         return len(records)
 
     def expect(self, topic: str, table: str) -> None:
-        """Compare the records sent to a topic since it was last read with a table, in order.
+        """Compare the records sent to a topic since it was last read with a table, in order. For an example, see :meth:`pipe_table`.
 
         Args:
             topic: The topic.
@@ -133,7 +133,7 @@ class DriverTables(DriverFaults):
         check_same(f"topic {topic}", expected, _only(actual, columns), columns)
 
     def expect_store(self, name: str, table: str, *, partition: int | None = None) -> None:
-        """Compare the content of a store with a table, in any order of the rows.
+        """Compare the content of a store with a table, in any order of the rows. For an example, see :meth:`pipe_table`.
 
         Args:
             name: The store.
@@ -162,19 +162,46 @@ class DriverTables(DriverFaults):
             partition: The partition of the task, if the store has one instance per partition. With ``parallelism``, the number of the
                 task: the partition times the number of key ranges, plus the range.
 
+        Returns:
+            The store, with the methods of its kind.
+
         Raises:
             StoreError: If the topology has no such store, or if several tasks have it and ``partition`` is None.
+
+        Source: ``TopologyTestDriver.getStateStore``, ``getKeyValueStore``, ``getWindowStore``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> counts = builder.stream("in").group_by_key().count(store="counts")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     driver.pipe("in", "k", "v")
+            ...     driver.store("counts").get("k").value
+            1
         """
         return store_of(self._runner.tasks.values(), name, partition)
 
     def stores(self, *, partition: int | None = None) -> dict[str, Any]:
-        """Return all stores by name, including global stores (``getAllStateStores``).
+        """Return all stores by name, including global stores.
 
         Args:
             partition: The partition of the tasks whose stores to return; None for all tasks.
 
+        Returns:
+            The stores; see :meth:`store`.
+
         Raises:
             StoreError: If several tasks have a store and ``partition`` is None.
+
+        Source: ``TopologyTestDriver.getAllStateStores``.
+
+        Example:
+            >>> import millstream as ms
+            >>> builder = ms.StreamsBuilder()
+            >>> counts = builder.stream("in").group_by_key().count(store="counts")
+            >>> with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            ...     sorted(driver.stores())
+            ['counts']
         """
         return stores_of(self._runner.tasks.values(), partition)
 

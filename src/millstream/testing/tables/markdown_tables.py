@@ -22,10 +22,6 @@ _BAR: Final = "\\u007c"
 def read_table(text: str, columns: Collection[str]) -> list[Row]:
     """Read a table.
 
-    Args:
-        text: The table.
-        columns: The columns that it may have.
-
     Returns:
         Its rows, each as the text of its cells by column.
 
@@ -122,12 +118,6 @@ def written_table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
 
 def check_same(what: str, expected: Sequence[Row], actual: Sequence[Row], columns: Sequence[str]) -> None:
     """Compare rows.
-
-    Args:
-        what: What is compared, for the message.
-        expected: The expected rows.
-        actual: The actual rows.
-        columns: The columns to compare.
 
     Raises:
         AssertionError: If the rows differ. The message shows each missing (-) and each surplus (+) row.

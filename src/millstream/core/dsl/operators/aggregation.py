@@ -25,9 +25,7 @@ class GroupedAggregation:
         operation: The word for it in the name of its store.
         initializer: Creates the first aggregate of a key; None uses the first value (reduce).
         aggregator: Maps key, value and aggregate to the new aggregate.
-        value: Serde of the aggregates.
         merger: Maps key and the aggregates of two sessions to the aggregate of both; only for sessions.
-        fold: The built-in aggregation, if it is one.
     """
 
     operation: str
@@ -88,10 +86,6 @@ class Grouping:
     """Grouped records, with the repartition before their aggregations. It is added once, for the first aggregation.
 
     Args:
-        graph: The graph.
-        node: The node of the records.
-        serdes: Serdes of the keys and values.
-        name: Name of the grouping in the program.
         rekeyed: Whether the records must be repartitioned.
         changes: Whether the records are changes of a table.
     """

@@ -14,13 +14,7 @@ from millstream.core.topology.stores import KeyValueSpec, LruSpec, StoreLike
 
 
 class AsyncFunction(NamedTuple):
-    """A user function with the options of its operator.
-
-    Attributes:
-        function: The function.
-        store: The store of unfinished records.
-        name: Name of the operator.
-    """
+    """A user function with the options of its operator."""
 
     function: Callable[..., Any]
     calls: Calls

@@ -103,11 +103,7 @@ def join_by_foreign_key(
 
 
 def _check_partitions(graph: Graph, *sides: TableHandle[Any, Any]) -> None:
-    """Reject tables whose rows are not in the partitions of their own keys.
-
-    Raises:
-        TopologyError: If a table is a windowed aggregation, whose rows are in the partitions of the keys without the windows.
-    """
+    """Reject tables whose rows are not in the partitions of their own keys."""
     if any(is_windowed_here(graph.topology.nodes, side._node) for side in sides):
         raise TopologyError(
             "a windowed aggregation cannot be joined by a foreign key directly: subscriptions and responses would go to "

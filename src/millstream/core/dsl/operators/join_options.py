@@ -70,11 +70,7 @@ _HINTS: Final = {
 
 
 def check_options(options: JoinOptions, side: str) -> None:
-    """Reject options that do not apply to a side: "a table", "a global table" or "another stream".
-
-    Raises:
-        TopologyError: If an option does not apply.
-    """
+    """Reject options that do not apply to a side: "a table", "a global table" or "another stream"."""
     for option, value in options._asdict().items():
         if value is not None and option not in _OPTIONS_WITH[side]:
             raise TopologyError(

@@ -27,7 +27,6 @@ class JoinFunction(NamedTuple):
     Attributes:
         joiner: Maps key and both values to the value of the result.
         kind: Which records have results without a partner.
-        name: Name of the join in the program.
     """
 
     joiner: Joiner
@@ -44,11 +43,7 @@ def joiner_with_key(joiner: Callable[..., Any], *, with_key: bool) -> Joiner:
 
 
 def check_same_builder(left: Graph, right: Graph) -> None:
-    """Reject a join of two topologies.
-
-    Raises:
-        TopologyError: If the sides belong to different builders.
-    """
+    """Reject a join of two topologies."""
     if left is not right:
         raise TopologyError(
             "the two sides of a join belong to different builders; create both with the same builder"
@@ -61,11 +56,7 @@ def join_global(
     selector: Callable[[Any, Any], Any],
     join: JoinFunction,
 ) -> str:
-    """Add the join of a stream with a global table, and return its node.
-
-    Raises:
-        TopologyError: If the table belongs to another builder.
-    """
+    """Add the join of a stream with a global table, and return its node."""
     graph = stream._graph
     if table._graph is not graph:
         raise TopologyError(
@@ -233,7 +224,6 @@ def _stream_join_names(
 
 
 def _side_nodes(graph: Graph, kind: JoinKind, name: str | None) -> tuple[str, str]:
-    """Return the names of the nodes of both sides of a stream-stream join."""
     graph.name("KSTREAM-WINDOWED")  # Kafka Streams has separate nodes that write to the window stores
     graph.name("KSTREAM-WINDOWED")
     this = "outer-this" if kind == "outer" else "this"
@@ -263,15 +253,7 @@ def _partitioned_by_key(
     key: Serde[Any] | None,
     value: Serde[Any] | None,
 ) -> str:
-    """Return a node whose records are in the partitions of their keys, adding a repartition if necessary.
-
-    Args:
-        stream: The stream.
-        topic: Name of the repartition; None generates one.
-        path: Path for a generated name.
-        key: Serde of the keys.
-        value: Serde of the values.
-    """
+    """Return a node whose records are in the partitions of their keys, adding a repartition if necessary."""
     if not stream._rekeyed:
         return stream._node
     graph, serdes = stream._graph, stream._serdes(key, value)

@@ -36,11 +36,7 @@ def windowed_key(key: Serde[Any], windows: AnyTimeWindows) -> Serde[Windowed[Any
 
 
 def check_emit(windows: object, emit: EmitStrategy) -> None:
-    """Reject results on window close for windows that never close.
-
-    Raises:
-        TopologyError: If the windows are unlimited.
-    """
+    """Reject results on window close for windows that never close."""
     if isinstance(windows, UnlimitedWindows) and emit.at_close:
         raise TopologyError(
             "an unlimited window never closes, so emit=ms.on_window_close would never emit a result; leave it out"

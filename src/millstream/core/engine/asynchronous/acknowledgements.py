@@ -1,16 +1,14 @@
 """Acknowledgements: processors that do their own asynchronous work and report when a record is finished.
 
-A processor may work asynchronously with its own means, for example a thread pool. Only the processor then knows when a record is
-finished, and reports it with ``context.acknowledge(metadata)``. Until then, the record is unfinished, and its offset is not committed.
-
-At the end of each step, unacknowledged records are stored in the task. Each micro-batch on Spark creates a new processor, which receives
-these records again, in order and before any new ones, because the work of the old processor may be lost with its process. A processor
-therefore sees a record at least once. Work that it wants to find again, it keeps in its module, not in the processor object.
+Until the processor calls ``context.acknowledge(metadata)``, the record is unfinished, and its offset is not committed. At the end of each
+step, unacknowledged records are stored in the task. The next processor object receives them again, in order and before any new ones,
+because the work of the old one may be lost with its process. A processor therefore sees a record at least once.
 
 *Siblings* are records that an operator upstream, such as ``flat_map``, derived from one record. They share an offset, so an
 acknowledgement does not identify one of them. They finish together, when there are as many acknowledgements as siblings.
-Acknowledgements are not kept over restarts: the processor receives all siblings again and must acknowledge all of them. Rejected: to
-attribute an acknowledgement to the current record. It may be meant for a sibling whose work has just ended.
+Acknowledgements are not kept over restarts: the processor receives all siblings again.
+
+Rejected: to attribute an acknowledgement to the current record. It may be meant for a sibling whose work has just ended.
 
 Source: KIP-311, "lightweight approach".
 """

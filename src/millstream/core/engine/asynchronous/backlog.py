@@ -97,7 +97,6 @@ class Backlog:
         self._reorder_buffer.remove(record.number)
 
     def take_due(self, until_ms: int) -> Iterator[StoredRecord]:
-        """Take the delayed records that are due at or before a time."""
         while self.delayed.next <= until_ms:
             yield self.delayed.take()
 
@@ -137,7 +136,6 @@ class Backlog:
         return self._reorder_buffer.size(group)
 
     def _max_in_memory(self, group: Hashable) -> int:
-        """Return how many records of a key or partition may stay in memory."""
         if self._ordering.spills_by != "key":
             return self._window.limit
         if self._window.is_blocked(group):

@@ -1,12 +1,11 @@
 """Backlog stores: in-flight records that a task loads only shortly before their turn.
 
-On Spark, a task reads its in-flight records at the start of each micro-batch. A hundred thousand records that cannot be called yet would
-slow down every micro-batch. These records are therefore in two other stores:
+On Spark, a task reads its in-flight records at the start of each micro-batch. Records that cannot be called yet would slow down every
+micro-batch, so they are in two other stores:
 
 * The **delay queue**, ordered by due time, holds records that wait for a time and hold up no other record.
 * The **spill queue**, ordered by group and number, holds records behind many others of their *group*: a key or, at order ``partition``, a
-  partition. Records of a hot key pile up because the calls of a key run one at a time; at order ``partition``, records pile up behind the
-  slowest one. A task loads the first few records of a group, and more when these have retired.
+  partition. A task loads the first few records of a group, and more when these have retired.
 
 A record keeps its number and its row. For each queue, the operator's memory has a *summary*: the offsets as runs, for the committable
 offset, and counts.
@@ -40,7 +39,6 @@ class BacklogStore(ABC):
 
     Args:
         rows: The store. Its keys end with the number of the record; its entries end with label and row.
-        memory: The operator's memory.
         summary: Prefix of the names of the summary's parts in the operator's memory.
     """
 
@@ -65,7 +63,6 @@ class BacklogStore(ABC):
         return iter(self._offsets)
 
     def last_number(self) -> int:
-        """Return the largest record number; -1 if there are no records. Scans the store."""
         return max((_number(row_key) for row_key, _ in self._rows.all()), default=-1)
 
     def save(self) -> None:
@@ -133,7 +130,6 @@ class DelayQueue(BacklogStore):
         return self._taken(*self._timeline.take())
 
     def take_key(self, key: bytes) -> StoredRecord | None:
-        """Remove the record of a key and return it; None if there is none."""
         row_key = self._keys.get(key) if self._with_key else None
         if row_key is None:
             return None
@@ -160,11 +156,7 @@ class DelayQueue(BacklogStore):
 
 
 class SpillQueue(BacklogStore):
-    """The spill queue of one operator.
-
-    Args:
-        rows: The store of the rows, by group and number.
-    """
+    """The spill queue of one operator."""
 
     def __init__(self, rows: Any, memory: Memory) -> None:
         self._by_group = Counter({bytes.fromhex(k): n for k, n in memory.get("overflow_keys", {}).items()})
@@ -191,7 +183,6 @@ class SpillQueue(BacklogStore):
         self._count(row_key, entry, 1)
 
     def take(self, group: bytes, most: int) -> list[StoredRecord]:
-        """Remove the first records of a group, at most ``most``, and return them."""
         rows = list(islice(self._rows.prefix_scan(_prefix(group)), most))
         for row_key, entry in rows:
             self._rows.put(row_key, None)
@@ -216,5 +207,4 @@ def _number(row_key: bytes) -> int:
 
 
 def _prefix(group: bytes) -> bytes:
-    """Return the unique prefix of a group's store keys."""
     return _LENGTH.pack(len(group)) + group

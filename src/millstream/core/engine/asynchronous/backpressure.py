@@ -1,10 +1,7 @@
 """Backpressure: how many records of an operator are sent to the async worker, and how many more the task takes in.
 
-The async worker must not run out of calls between two micro-batches. The limit of records in flight therefore follows the number of
-results: twice the number of records answered since the last step. If nearly all records in flight were answered, the async worker ran
-out of calls, and the limit is four times that number.
-
-:class:`HotKeys` finds the most frequent key in a sample of a step's records, to show what limits an operator.
+The async worker must not run out of calls between two micro-batches. The limit of records in flight is therefore twice the number of
+records answered since the last step, or four times that number if nearly all records in flight were answered.
 """
 
 from __future__ import annotations

@@ -17,11 +17,7 @@ _LOGGED_AFTER: Final = frozenset({5, 50, 500, 5_000, 50_000})
 
 
 class CallFailures:
-    """The failed calls of one operator. Owned by the operator's in-flight records.
-
-    Args:
-        policy: The policy for a record whose call is not retried.
-    """
+    """The failed calls of one operator. Owned by the operator's in-flight records."""
 
     def __init__(self, operator: str, policy: OnFailure, runtime: Runtime) -> None:
         self._operator = operator

@@ -15,12 +15,10 @@ delayed    delay queue, if it holds up no other record  waiting, when it is due 
 finished   reorder buffer, behind unfinished records    retired
 ========== ============================================ =================================================================
 
-Between steps, the records are in stores of the task, so they are committed with the rest of the micro-batch: inputs, numbers of
-attempts, due times, and results that wait for their turn. A record that arrives and retires within one step is never stored. After a
-restart, the operator continues from the stores. Calls that the async worker still has are not issued again. Calls that it has lost are
-issued again, as the same attempt (:meth:`InFlightRecords.lost`).
-
-A record that is sent again gets a new *ticket*. Results for its earlier tickets are ignored.
+Between steps, the records are in stores of the task: inputs, numbers of attempts, due times, and results that wait for their turn. A
+restarted operator continues from the stores. It does not issue calls again that the async worker still has; it issues calls again that
+were lost, as the same attempt (:meth:`InFlightRecords.lost`). A record that is sent again gets a new *ticket*, and results for its
+earlier tickets are ignored.
 """
 
 from __future__ import annotations
@@ -390,6 +388,5 @@ class InFlightRecords:
             self._window.bring_forward(number, record.due_ms)
 
     def _identify(self, record: InFlightRecord) -> None:
-        """Set the identity of the record's key."""
         record.serdes = self._serdes
         record.key_id = key_id(record.key, self._serdes[0])

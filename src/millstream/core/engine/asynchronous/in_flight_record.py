@@ -1,9 +1,8 @@
 """In-flight record: an unfinished record of an asynchronous operator; and the store of these records.
 
 On Spark, all in-flight records are read at the beginning of each micro-batch, and most finish within one or two micro-batches. They are
-stored in *blocks* of a few hundred, pickled together, at a fraction of the cost of one put and one delete per record. The numbers of a
-block's finished records are written next to the block. When half of a block has finished, the other half moves to a new block. A record
-that is in flight for long is therefore rarely written.
+therefore pickled in *blocks* of a few hundred. The numbers of a block's finished records are written next to the block. When half of a
+block has finished, the other half moves to a new block.
 """
 
 from __future__ import annotations
@@ -224,12 +223,7 @@ class InFlightStore:
         return records
 
     def write(self, changed: Iterable[int], unfinished: Mapping[int, InFlightRecord]) -> None:
-        """Write changed records, and delete finished ones.
-
-        Args:
-            changed: Numbers of the records that may have changed or finished.
-            unfinished: All unfinished records, by number.
-        """
+        """Write changed records, and delete finished ones."""
         fresh: list[InFlightRecord] = []
         touched: set[int] = set()
         for number in changed:

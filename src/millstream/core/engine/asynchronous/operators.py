@@ -114,8 +114,6 @@ def _compile_issuing_process(node: IssuingProcess, compiled: Compiled) -> Call:
 
 
 class IssuingContext(NodeContext):
-    """The context of a processor that issues calls. Owned by the task."""
-
     in_flight: InFlightRecords
     current: tuple[Any, Any, int, Headers] | None = None
 
@@ -186,8 +184,6 @@ def _compile_acknowledging_process(node: AcknowledgingProcess, compiled: Compile
 
 
 class AcknowledgingContext(NodeContext):
-    """The context of a processor that acknowledges records. Owned by the task."""
-
     taken: Acknowledgements
 
     def acknowledge(self, metadata: RecordMetadata) -> None:

@@ -31,7 +31,6 @@ def key_id(key: Any, serde: Serde[Any]) -> Hashable:
 
 
 def key_text(identity: Hashable) -> str:
-    """Return a key as text for users."""
     return reprlib.repr(pickle.loads(identity) if isinstance(identity, _Pickled) else identity)
 
 
@@ -53,7 +52,6 @@ def group_from(packed: bytes) -> Hashable:
 
 
 def _short_text(text: str) -> bytes:
-    """Return a text as pickled."""
     return pickle.SHORT_BINUNICODE + bytes([len(text)]) + text.encode()
 
 

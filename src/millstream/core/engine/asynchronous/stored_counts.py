@@ -1,12 +1,10 @@
 """Counts of the in-flight records that are in a store and not in memory, by offset and by arrival time.
 
-The committable offset needs the offsets. They are stored as runs, with the number of records per offset, because an operator upstream may
-turn one record into several.
+Offsets are stored as runs, with the number of records per offset, because an operator upstream may turn one record into several.
 
-The age of the oldest record is approximate. The exact age would need another index in the store, for a metric that only people read.
-Arrival times are counted in at most 64 *spans*. A span begins at the arrival time of a record and includes later times up to the next
-span. If there are too many spans, the two with the nearest begins are merged. A span is removed when its last record is removed. The
-oldest record is therefore at most one span younger than the metric; with few different times, the metric is exact.
+The age of the oldest record is approximate, because the exact age would need another index. Arrival times are counted in at most 64
+*spans*. A span begins at the arrival time of a record and includes later times up to the next span. If there are too many spans, the two
+with the nearest begins are merged. The oldest record is at most one span younger than the metric.
 """
 
 from __future__ import annotations
@@ -23,9 +21,6 @@ from millstream.core.model.ids import TopicPartition
 
 class OffsetRanges:
     """Counts records by offset. Owned by the queue that stores the records.
-
-    Args:
-        runs: The last return value of :meth:`runs`.
 
     Example:
         >>> offsets = OffsetRanges()
@@ -83,9 +78,6 @@ _MOST_SPANS: Final = 64
 
 class AgeHistogram:
     """Counts records by time of arrival. Owned by the queue that stores the records.
-
-    Args:
-        spans: The last return value of :meth:`spans`.
 
     Example:
         >>> ages = AgeHistogram()

@@ -42,7 +42,6 @@ class Before:
     Attributes:
         numbers: Per record, the number of its key.
         entries: The entries by number. If an entry could not be read, they end before it.
-        keys: The number of keys.
     """
 
     numbers: Sequence[int]
@@ -84,7 +83,6 @@ class Folded:
     Attributes:
         results: Per record, the aggregate that includes the record. If a record could not be folded, the results end before it.
         timestamps: Per result, the largest timestamp of its key so far, ms since the epoch.
-        numbers: Per record, the number of its key.
     """
 
     results: list[Any]
@@ -95,7 +93,6 @@ class Folded:
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
     def entries(self) -> list[Entry]:
-        """Return the new entry of each key that has a result, by number."""
         last = dict(zip(self.numbers, range(len(self.results)))).values()  # in the order of the numbers
         return list(
             zip(map(self.results.__getitem__, last), map(self.timestamps.__getitem__, last), strict=True)

@@ -27,11 +27,7 @@ def _compile_global_process(node: GlobalProcess, compiled: Compiled) -> Call:
 
 
 def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
-    """Create a processor, and return its context.
-
-    Raises:
-        TopologyError: If the supplier does not return a processor.
-    """
+    """Create a processor, and return its context."""
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
     context.processor = _made(node, "process", "Processor")
@@ -41,11 +37,7 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
 
 
 def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]) -> Call:
-    """Create a processor, and return its closure.
-
-    Raises:
-        TopologyError: If the supplier does not return a processor.
-    """
+    """Create a processor, and return its closure."""
     runtime, name = compiled.runtime, node.name
     process = made(node, compiled, context_type).processor.process
 

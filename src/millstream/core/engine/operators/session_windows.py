@@ -78,7 +78,6 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions
 
 
 def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
-    """Return a function that computes the aggregate of a record and the sessions that it merges."""
     initializer, aggregator, merger = node.initializer, node.aggregator, node.merger
 
     def aggregated(key: Any, value: Any, sessions: Sessions) -> Any:

@@ -48,11 +48,6 @@ def _compile_sink(node: n.Sink, compiled: Compiled) -> Call:
 
 
 def _check_size(row: Row, topic: str, most: int) -> None:
-    """Check the size of a record.
-
-    Raises:
-        ProductionError: If the record is too large for the producer or the broker.
-    """
     key, value, _, headers = row
     size = _FRAME_BYTES + len(key or b"") + len(value or b"") + (_header_bytes(headers) if headers else 0)
     if size > most:
@@ -75,7 +70,6 @@ def _header_bytes(headers: Headers) -> int:
 
 
 def _in_context(node: n.Sink) -> bool:
-    """Return True if a serde of the sink needs topic and headers."""
     return node.key.contextual is not None or node.value.contextual is not None
 
 

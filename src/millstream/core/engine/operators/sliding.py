@@ -172,7 +172,6 @@ def _around(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:
-    """Return a function that computes a window's new aggregate and timestamp for a record."""
     initializer, aggregator = node.initializer, node.aggregator
 
     def added(key: Any, value: Any, timestamp: int, touch: Touch) -> Entry:

@@ -90,7 +90,6 @@ class Buffer:
         return self._rows.next
 
     def next_close(self) -> int:
-        """Return the stream time at which the first row is due; NEVER if the buffer is empty."""
         return self.next + self._wait_ms if self.next < NEVER - self._wait_ms else NEVER
 
     def put(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -119,7 +118,6 @@ class Buffer:
         return self._key.deserialize(entry_key[8:]), update
 
     def find(self, key: Any) -> Held | None:
-        """Return the buffered update of a row; None if there is none."""
         data = self._key.serialize(key)
         if self._times is None:
             update: Held | None = self._rows.get(timed_key(key.end, data))
@@ -128,11 +126,7 @@ class Buffer:
         return None if then is None else self._rows.get(timed_key(then, data))
 
     def over_limit(self) -> bool:
-        """Return True if the buffer exceeds a limit.
-
-        Raises:
-            ProcessingError: If it exceeds a limit and ``when_full`` is "fail".
-        """
+        """Return True if the buffer exceeds a limit."""
         most, largest = self._limits.max_records, self._limits.max_bytes
         too_many = most is not None and self._memory["records"] > most
         over = too_many or (largest is not None and self._memory["bytes"] > largest)

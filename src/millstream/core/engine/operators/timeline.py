@@ -23,11 +23,7 @@ _PAGE: Final = 1000
 
 
 class Timeline:
-    """The entries of one store by time. Owned by a node of the task, the only writer of the store.
-
-    Args:
-        store: A key-value store with bytes as keys.
-    """
+    """The entries of one store by time. Owned by a node of the task, the only writer of the store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

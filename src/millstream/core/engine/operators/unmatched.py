@@ -83,11 +83,7 @@ class Unmatched:
         return -1 if time > due else due
 
     def closed(self, time: int) -> list[Alone]:
-        """Remove the records whose windows have closed, and return them.
-
-        Args:
-            time: Stream time of the join, ms.
-        """
+        """Remove the records whose windows have closed, and return them."""
         first = self._memory.get("first", NEVER)
         due = self._empty_is_due if first == NEVER else first < time - self._soonest
         if not due or not self._may_look():

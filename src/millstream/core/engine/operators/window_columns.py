@@ -70,12 +70,7 @@ def _without_functions(node: n.Node, compiled: Compiled) -> bool:
 
 
 class WindowedKeys(Column):
-    """Windowed keys, serialised from the bytes of the keys.
-
-    Args:
-        serde: The serde of the keys without windows.
-        size: Size of the windows, ms.
-    """
+    """Windowed keys, serialised from the bytes of the keys."""
 
     __slots__ = ("_key", "_keys", "_size", "_starts")
 
@@ -135,7 +130,6 @@ class _Pairs:
     left_out: Mapping[str, Sequence[int]]
 
     def only(self, kept: Sequence[bool], reason: str) -> _Pairs:
-        """Drop the pairs with a false mark in ``kept``."""
         if all(kept):
             return self
         out = list(compress(self.records, map(not_, kept)))
@@ -272,7 +266,6 @@ class _Aggregation:
         return False
 
     def _pairs(self, timestamps: list[int], times: list[int] | None) -> _Pairs:
-        """Return the pairs of records and windows, without closed windows."""
         size, advance = self._windows.size_ms, self._windows.advance_ms
         if size == advance:
             pairs = _Pairs(

@@ -62,7 +62,6 @@ def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: in
 
     Args:
         times: Times of the partition, by row of the chunk's raw records.
-        position: The offset after the last record read from the partition.
     """
     last = queue.last_times()
     chunk.before = _from(times.before, chunk.rows, last.all)

@@ -50,7 +50,6 @@ class PendingSteps:
         self._steps.extend(steps)
 
     def pending(self) -> TimeSteps | None:
-        """Return the steps that have not been passed; None if there are none."""
         left = self._steps.behind(Times(), self._next)
         return left if left.time else None
 
@@ -140,7 +139,6 @@ class Buffered(NamedTuple):
     """The size of a queue's unprocessed records.
 
     Attributes:
-        records: Number of records.
         size: Bytes of keys and values.
         newest_ms: The largest timestamp, ms since the epoch.
     """
@@ -217,7 +215,6 @@ class RecordQueue:
         return self.position if (head := self.head_offset()) is None else head
 
     def head_offset(self) -> int | None:
-        """Return the offset of the next record; None if there is none."""
         chunk = next((chunk for chunk in self.chunks if chunk.keys), None)
         if chunk is None:
             return None
@@ -269,7 +266,6 @@ class PartitionGroup:
         self.queues = queues
 
     def queue(self, queue_id: QueueId) -> RecordQueue:
-        """Return a queue, which is created on first use."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = RecordQueue(queue_id)
@@ -280,9 +276,6 @@ class PartitionGroup:
 
         Args:
             bounds: Virtual heads, as time and queue. No record after a virtual head is taken.
-
-        Returns:
-            The queue and the end; None if all queues are empty or a bound is before all heads.
         """
         heads = sorted((q.head_time(), q.id) for q in self.queues.values() if q.chunks)
         if not heads or (bounds and min(bounds) < heads[0]):

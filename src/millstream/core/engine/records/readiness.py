@@ -70,7 +70,6 @@ class Waiting:
     """Why a task with buffered records does not process them.
 
     Attributes:
-        partition: The input that the task waits for.
         reason: ``lag`` (the input is empty, and the broker has more records), ``unknown lag`` (the input is empty, and no broker answers),
             ``behind`` (the input has not been read up to the time of the buffered records), ``idle`` (the input is empty, and may still
             receive records).
@@ -82,12 +81,7 @@ class Waiting:
     since_ms: int
 
     def line(self) -> str:
-        """Return the reason as text for the log.
-
-        Example:
-            >>> Waiting(TopicPartition("rates", 3), "lag", 0).line()
-            'waits for rates-3, which is empty here and has more records on the broker'
-        """
+        """Return the reason as text for the log."""
         return f"waits for {self.partition}, which {_MEANING[self.reason]}"
 
 

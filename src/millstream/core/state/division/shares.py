@@ -49,9 +49,6 @@ class Division:
     ) -> dict[TaskId, list[StoreChange]]:
         """Return the changes for each task that takes over part of a task's state. Tasks without changes are omitted.
 
-        Args:
-            key_of: Extracts the record key of an entry.
-
         Raises:
             StoreError: If a key is not in the range of the task.
         """
@@ -73,9 +70,7 @@ def manifest_of_share(manifest: Manifest, kept: Mapping[int, tuple[int, int]], t
     The history is cleared, because no local copy of a task with these keys or this number matches the content of the share.
 
     Args:
-        manifest: The manifest of the task whose state is divided.
         kept: Bytes and number of changes of each segment of the share, by sequence.
-        token: Token of the new version.
     """
     segments = {}
     for group, own in manifest.segments.items():
@@ -93,7 +88,6 @@ def divisions(plan: Plan, before: Remembered) -> dict[int, Division]:
     """Return the division of the tasks of each sub-topology that is divided, by number of the sub-topology.
 
     Args:
-        plan: The plan, with the sub-topology numbers of the checkpoint.
         before: The topology of the checkpoint. Its routing must be compatible with the plan.
     """
     routes = {} if before.routing is None else before.routing.routes

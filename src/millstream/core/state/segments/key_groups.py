@@ -39,12 +39,7 @@ def by_key_group(changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]
 
 
 def by_lower_group(number: int, changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
-    """Split the changes of a key group by the key groups below it.
-
-    Example:
-        >>> sorted(by_lower_group(5, [(b"%d" % n, None) for n in range(5000) if key_group(b"%d" % n) == 5]))
-        [261, 325, 389, 453]
-    """
+    """Split the changes of a key group by the key groups below it."""
     leading = 1 << (bits_of(number) + MORE_BITS)
     groups: dict[int, list[StoreChange]] = {}
     for change in changes:

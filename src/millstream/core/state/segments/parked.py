@@ -22,12 +22,7 @@ _HEAD = b"head"
 
 
 def encode(changes: Changes, dropped: Collection[str]) -> bytes:
-    """Encode the changes of a micro-batch.
-
-    Example:
-        >>> decode(encode({"s": [(b"a", b"1")]}, ["t/4"]))
-        ParkedChanges(changes={'s': [(b'a', b'1')]}, dropped=['t/4'])
-    """
+    """Encode the changes of a micro-batch."""
     parts = {store: segment.encode(items) for store, items in changes.items()}
     header = {"stores": [[store, len(part)] for store, part in parts.items()], "dropped": sorted(dropped)}
     head = segment.encode([(_HEAD, json.dumps(header).encode())])

@@ -28,12 +28,7 @@ _DIGITS = tuple(map(str, range(1024)))
 
 
 def encode(changes: Sequence[StoreChange]) -> bytes:
-    """Encode changes, at most one per key, as a segment.
-
-    Example:
-        >>> decode(encode([(b"a", b"1"), (b"b", None)]), "example")
-        [(b'a', b'1'), (b'b', None)]
-    """
+    """Encode changes, at most one per key, as a segment."""
     ordered = sorted(changes, key=_KEY)
     keys = [key for key, _ in ordered]
     values = [value for _, value in ordered]
@@ -45,11 +40,7 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> list[StoreChange]:
-    """Decode a segment; ``where`` names it in errors.
-
-    Raises:
-        StoreError: If the bytes are damaged.
-    """
+    """Decode a segment; ``where`` names it in errors."""
     if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
         raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
     _, version, count = _HEAD.unpack_from(data)

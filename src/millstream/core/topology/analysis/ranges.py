@@ -6,11 +6,8 @@ are refused, with an error that names the node and the reason:
 
 * an operator whose effect depends on several keys at once, such as a limit over a whole buffer;
 * a processor that is not declared *local to keys*: ``process(..., key_local=True)``;
-* an operator that keeps its own stream time, downstream of one that may omit records: with ranges, the operator would use the time
-  of the partition instead.
-
-Readers know which records have a key and a value, and send the times of these records with them. An operator whose time advances only
-with such records must not be downstream of anything that could create or delete a value.
+* an operator that keeps its own stream time, downstream of one that may omit records or create or delete values: with ranges, the
+  operator would use the time of the partition instead.
 """
 
 from __future__ import annotations
@@ -72,9 +69,6 @@ def ranges_for(workers: Workers) -> int:
 def divided_plan(plan: Plan, parallelism: Parallelism) -> Plan:
     """Return a plan whose sub-topologies are divided into key ranges.
 
-    Args:
-        parallelism: Number of workers per partition of a topic.
-
     Raises:
         SettingsError: If a number is out of range, or no source reads a topic.
         TopologyError: If a sub-topology that reads one of the topics cannot be divided.
@@ -129,11 +123,7 @@ def _topics_of(plan: Plan, sub: SubTopology) -> Iterator[str]:
 
 
 def in_ranges(sub: SubTopology, ranges: int) -> SubTopology:
-    """Return a sub-topology that is divided into key ranges.
-
-    Raises:
-        TopologyError: If the sub-topology cannot be divided.
-    """
+    """Return a sub-topology that is divided into key ranges."""
     for reason in _obstacles(sub):
         raise TopologyError(
             f"sub-topology {sub.id} cannot be divided into key ranges: {reason}. Leave its topics out of parallelism=, or "
@@ -198,7 +188,6 @@ def _obstacle(node: n.Node) -> str | None:
 
 
 def _early_results(times: j.JoinTimes) -> str | None:
-    """Return why a join that emits results without a partner cannot be divided, or None if it can."""
     if times.interval:
         return "checks for records without a partner at intervals that all keys share (unmatched_interval)"
     if not times.final:
@@ -207,7 +196,6 @@ def _early_results(times: j.JoinTimes) -> str | None:
 
 
 def _shared_checks(node: Any) -> str | None:
-    """Return why a windowed aggregation cannot be divided, or None if it can."""
     if node.emit.at_close and not node.emit.at_once:
         return "checks for closed windows at intervals, or after records, that all keys share"
     if isinstance(node, w.SlidingAggregate):

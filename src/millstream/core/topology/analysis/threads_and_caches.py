@@ -79,9 +79,6 @@ def calls_in_order(sub: SubTopology) -> bool:
     A timestamp extractor counts, because it receives the partition time. Expressions see one record at a time, and serdes do not depend
     on the order.
 
-    Args:
-        sub: The sub-topology; all its nodes are pure.
-
     Example:
         >>> import millstream as ms
         >>> def one_of(change):
@@ -148,7 +145,6 @@ class _Walk:
 
 
 def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:
-    """Return the nodes whose updates may be cached."""
     return tuple(
         node for node in sub.nodes.values() if isinstance(node, n.Materialised) and _is_cached(node, sub)
     )

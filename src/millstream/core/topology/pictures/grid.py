@@ -109,7 +109,6 @@ def _route(start: str, end: str, row_of: Mapping[str, int]) -> _Route:
 
 
 def _heights(rows: Sequence[Sequence[Cell]], titled: set[int]) -> tuple[list[int], list[int]]:
-    """Return the upper and lower edges of the rows."""
     tops, bottoms, y = list[int](), list[int](), 0
     for number, row in enumerate(rows):
         y += TITLE if number in titled else 0

@@ -44,7 +44,6 @@ def svg(plan: Plan, figures: Mapping[str, str] = MappingProxyType({})) -> str:
 
 
 def laid_out(parts: Sequence[Part]) -> Grid:
-    """Return the positions of the nodes of parts, and the lines between them."""
     rows: list[list[Cell]] = []
     titled: list[int] = []
     for part in parts:

@@ -33,9 +33,6 @@ _CONFIG: Final = {"cleanup.policy": "compact"}
 class ControlLog:
     """The control topic of a topic with fan-out. It is created if missing.
 
-    Args:
-        patience_s: How long to wait for brokers, in seconds.
-
     Raises:
         TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers in time.
@@ -58,11 +55,7 @@ class ControlLog:
         self._consumer.assign([ClientPartition(self.name, 0, OFFSET_BEGINNING)])
 
     def publish(self, key: str, value: Mapping[str, Any] | None) -> None:
-        """Write a record and wait for its acknowledgement.
-
-        Raises:
-            BrokerUnavailableError: If no broker acknowledges it in time.
-        """
+        """Write a record and wait for its acknowledgement."""
         failures: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _message: object) -> None:
@@ -75,11 +68,7 @@ class ControlLog:
             raise translated(KafkaException(cause), f"writing to {self.name!r}", self._servers)
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Apply the next record, waiting at most ``timeout_s`` seconds. Return whether there was one.
-
-        Raises:
-            MillstreamError: If the broker refuses.
-        """
+        """Apply the next record, waiting at most ``timeout_s`` seconds. Return whether there was one."""
         message = self._consumer.poll(timeout_s)
         if message is None:
             return False
@@ -102,21 +91,13 @@ class ControlLog:
         return True
 
     def barrier(self) -> None:
-        """Read to the current end of the topic.
-
-        Raises:
-            BrokerUnavailableError: If the end cannot be reached in time.
-        """
+        """Read to the current end of the topic."""
         token = uuid4().hex
         self.publish(BARRIER, {"token": token})
         self.expect(lambda: self.ledger.barrier == token, "the records that were written before")
 
     def expect(self, reached: Callable[[], bool], what: str) -> None:
-        """Apply records until a condition holds.
-
-        Raises:
-            BrokerUnavailableError: If the condition does not hold in time.
-        """
+        """Apply records until a condition holds."""
         if not self.until(reached, self.patience_s):
             raise BrokerUnavailableError(
                 f"the control topic {self.name!r} at {self._servers} did not show {what} within {self.patience_s:.0f} s. "
@@ -128,7 +109,6 @@ class ControlLog:
 
 
 def connection(settings: ClientSettings) -> ClientSettings:
-    """Return the settings of the connection: brokers and credentials."""
     return {name: value for name, value in settings.items() if name.startswith(CONNECTION)}
 
 

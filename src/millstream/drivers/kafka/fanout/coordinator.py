@@ -26,9 +26,6 @@ _RETRY_S: Final = 0.02
 class Coordinator:
     """Changes the fan-out of a topic's partitions.
 
-    Args:
-        patience_s: How long to wait for brokers, in seconds.
-
     Raises:
         TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers in time.
@@ -43,12 +40,10 @@ class Coordinator:
         self._partitions = self._log.partitions
 
     def states(self) -> dict[int, PartitionState]:
-        """Return the current states of all partitions that have ever been changed."""
         self._log.barrier()
         return self._log.ledger.states()
 
     def members(self) -> set[str]:
-        """Return the sessions of producers, as of the last read of the control topic."""
         return set(self._log.ledger.members)
 
     def change(self, partition: int, ranges: int) -> PartitionState:
@@ -59,7 +54,6 @@ class Coordinator:
 
         Raises:
             FanOutError: If the partition does not exist, or the change was cancelled by another coordinator or a producer.
-            BrokerUnavailableError: If no broker answers in time.
         """
         if not 0 <= partition < self._partitions or ranges < 1:
             raise FanOutError(
@@ -144,14 +138,7 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
 
 
 def fence(settings: ClientSettings, transactional_id: str, patience_s: float) -> Producer:
-    """Fence the owner of a transactional id and end its open transaction. Return the new producer with this id.
-
-    Args:
-        patience_s: How long to try, in seconds.
-
-    Raises:
-        BrokerUnavailableError: If the owner cannot be fenced in time.
-    """
+    """Fence the owner of a transactional id and end its open transaction. Return the new producer with this id."""
     more = {"transactional.id": transactional_id, "transaction.timeout.ms": _TIMEOUT_MS}
     quick = {"linger.ms": 0, "retry.backoff.ms": 10}
     deadline = monotonic() + patience_s

@@ -122,6 +122,8 @@ class KeyRangeProducer:
         Raises:
             BufferError: If the queue is full. Call ``poll`` and try again.
             FanOutError: If the topic is not the producer's, the partition does not exist, or the producer is closed.
+
+        Source: ``confluent_kafka.Producer.produce``.
         """
         encoded = key.encode() if isinstance(key, str) else key
         data = value.encode() if isinstance(value, str) else value
@@ -142,10 +144,15 @@ class KeyRangeProducer:
             self._unsent += 1
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Call the callbacks of records whose transaction has ended, and return their number.
+        """Call the callbacks of records whose transaction has ended.
 
         Args:
             timeout: How long to wait for the first one, in seconds.
+
+        Returns:
+            The number of these records.
+
+        Source: ``confluent_kafka.Producer.poll``.
         """
         with self._change:
             if timeout and not self._done:
@@ -168,6 +175,8 @@ class KeyRangeProducer:
 
         Raises:
             MillstreamError: If the producer has failed.
+
+        Source: ``confluent_kafka.Producer.flush``.
         """
         with self._change:
             self._change.wait_for(lambda: not self._unsent or self._failure is not None, timeout)
@@ -177,10 +186,12 @@ class KeyRangeProducer:
         return self._unsent
 
     def close(self, timeout: float = 30.0) -> None:
-        """Send all waiting records and end the session.
+        """Send all waiting records and end the session. A ``with`` statement calls it.
 
         Args:
-            timeout: How long to wait, in seconds.
+            timeout: How long to wait, in seconds; afterwards, sending continues in the background.
+
+        Source: ``org.apache.kafka.clients.producer.KafkaProducer.close``.
         """
         with self._change:
             self._closed = True
@@ -273,7 +284,6 @@ class KeyRangeProducer:
         ledger.members[name] = answers
 
     def _taken(self) -> list[tuple[TopicPartition, Outgoing]]:
-        """Take the records of the next transaction, with their target logs."""
         held = self._log.ledger.held()
         batch: list[tuple[TopicPartition, Outgoing]] = []
         with self._change:

@@ -56,11 +56,7 @@ class AbortedError(Exception):
 
 
 class ProducerSession:
-    """A transactional producer with a new transactional id.
-
-    Args:
-        patience_s: How long to wait for brokers, in seconds.
-    """
+    """A transactional producer with a new transactional id."""
 
     def __init__(self, settings: ClientSettings, name: str, patience_s: float) -> None:
         self.name = name

@@ -34,17 +34,14 @@ class Files(Protocol):
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory of the checkpoint, or none if the directory does not exist."""
 
-    def read(self, path: str) -> str:
-        """Return the text of a file."""
+    def read(self, path: str) -> str: ...
 
-    def exists(self) -> bool:
-        """Return whether the checkpoint exists."""
+    def exists(self) -> bool: ...
 
     def local(self, path: str) -> Path | None:
         """Return the path of a file on a local disk, or None if the checkpoint is elsewhere."""
 
-    def delete(self) -> None:
-        """Delete the whole checkpoint."""
+    def delete(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -163,8 +160,6 @@ def progress_from(
     """Return the progress of a query, or None if no micro-batch was planned.
 
     Args:
-        planned: Numbers of the planned micro-batches, ascending.
-        committed: Numbers of the complete micro-batches.
         text: Returns the stored offset of a micro-batch. Called only for the newest two.
 
     Raises:
@@ -196,14 +191,8 @@ def numbers(names: list[str]) -> list[int]:
 def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     """Read a file of the offset log.
 
-    Args:
-        batch: The number of the micro-batch, for the error.
-
     Returns:
         The number of shuffle partitions, and the planner's offset.
-
-    Raises:
-        CheckpointError: If the file cannot be read.
     """
     version, *lines = text.splitlines() or [""]
     if re.fullmatch(r"v\d+", version) and (version != _READABLE or len(lines) > 2):
@@ -225,12 +214,7 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
 
 
 def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
-    """Read the manifest and the memory of each task. Runs a Spark job.
-
-    Args:
-        session: A session with the settings of a query.
-        batch: A complete micro-batch.
-    """
+    """Read the manifest and the memory of each task. Runs a Spark job."""
     state = session.read.format("statestore").option("stateVarName", "head").option("batchId", batch)
     return [bytes(row.manifest) for row in state.load(location).select("value.manifest").collect()]
 
@@ -239,9 +223,6 @@ def rescale(session: SparkSession, location: str, partitions: int) -> None:
     """Move the state of a stopped query to another number of partitions, as a micro-batch without records.
 
     An interruption loses nothing: the state of the previous micro-batch stays, and a repeated rescale starts from it.
-
-    Raises:
-        SparkRuntimeError: If Spark rejects the rescale.
     """
     try:
         session._streamingCheckpointManager.repartition(location, partitions)
@@ -261,11 +242,10 @@ def remove_abandoned(files: LocalFiles) -> list[str]:
     """Remove the state of an incomplete micro-batch from a checkpoint on a local disk.
 
     ``FileSystemBasedCheckpointFileManager``, which writes checkpoints on local disks, does not replace an existing file: it silently
-    discards what a second attempt writes under the same name. The query continues with the second attempt's state in memory, while
-    the files contain the first attempt's state. The two agree if every attempt computes the same. Results of asynchronous operators, among
-    other causes, can differ. The next start would then apply changes of one attempt to the state of another. A start therefore removes the
-    files of the first attempt, and this file manager is used only for queries with one attempt per Spark task. Other file systems use
-    Spark's default manager, which replaces files.
+    discards what a second attempt writes under the same name. If the attempts computed different state, as results of asynchronous
+    operators can cause, the next start would apply changes of one attempt to the state of another. A start therefore removes the files of the first
+    attempt, and this file manager is used only for queries with one attempt per Spark task. Other file systems use Spark's default manager,
+    which replaces files.
 
     Args:
         files: The checkpoint. No query may be running on it.

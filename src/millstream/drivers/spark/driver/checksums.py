@@ -41,9 +41,6 @@ def problem(file: Path) -> str | None:
 def files_of_snapshot(file: Path) -> dict[str, Path]:
     """Return the shared files that a snapshot of the state needs, by their name in ``SSTs``.
 
-    Args:
-        file: A RocksDB snapshot in Spark's format.
-
     Raises:
         ValueError: If the snapshot cannot be read. The text contains the reason.
     """

@@ -92,7 +92,6 @@ def _visible(names: list[str]) -> list[str]:
 
 
 def _files_of_state(seen: Seen) -> list[str]:
-    """Return the paths of the files of the newest complete state."""
     return [
         f"state/0/{partition}/{name}"
         for partition in range(seen.partitions)

@@ -37,11 +37,7 @@ _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.M
 
 
 def check_java() -> None:
-    """Check that Java is available if this process must start a JVM.
-
-    Raises:
-        SparkRuntimeError: If there is no Java. The text explains what to install.
-    """
+    """Check that Java is available if this process must start a JVM."""
     if starts_jvm():
         java, looked = look_for_java()
         if java is None:
@@ -97,9 +93,6 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
     """Set the environment of a JVM that is started here, and of the Python workers that inherit it.
 
     Python workers can import what this program can import. The UI of a local session listens on the loopback interface.
-
-    Args:
-        ours: The application's Spark settings.
     """
     wanted = {
         "PYTHONPATH": import_path(),
@@ -134,7 +127,6 @@ def _temporary_files() -> str:
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables and restore them afterwards."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

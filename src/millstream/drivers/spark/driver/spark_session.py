@@ -55,7 +55,6 @@ def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     example settings of Kafka clients. The session therefore listens only on the loopback interface and requires a secret.
 
     Args:
-        scratch: A directory that only this user may enter.
         protected: Whether the user's Spark has a secret. If so, network traffic is encrypted.
     """
     guarded = {"spark.ui.killEnabled": "false", "spark.python.unix.domain.socket.dir": str(scratch)}
@@ -112,11 +111,7 @@ def session_for(
 
 
 def refuse_connect() -> None:
-    """Reject Spark Connect, where the Spark driver is another program.
-
-    Raises:
-        SparkRuntimeError: If this program uses Spark Connect.
-    """
+    """Reject Spark Connect, where the Spark driver is another program."""
     if is_remote():
         raise SparkRuntimeError(
             "this program uses Spark Connect, where the Spark driver runs elsewhere, but an application and ms.spark.read_kafka plan, report "

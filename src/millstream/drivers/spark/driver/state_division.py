@@ -88,15 +88,10 @@ def divide(
     """Divide the state of tasks and write the share of each new task.
 
     Args:
-        session: A session with the settings of a query.
         checkpoint: The location of the checkpoint, and the number of a complete micro-batch.
-        directory: Parent of the new directory with the shares.
-        divided: The tasks to divide. Tasks without state are ignored.
-        tasks: The tasks of the next query that receive a share.
 
     Raises:
         IncompatibleTopologyError: If the state cannot be divided among these tasks.
-        StoreError: If a segment is missing or damaged.
     """
     name = secrets.token_hex(8)
     target = directory / name

@@ -19,7 +19,6 @@ class StoredTask(NamedTuple):
     """The part of a store that one task has in the checkpoint.
 
     Attributes:
-        fingerprint: Kind and serdes of the store.
         memory: What the store remembers besides its content.
     """
 
@@ -30,10 +29,6 @@ class StoredTask(NamedTuple):
 
 def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -> Iterator[StoredTask]:
     """Read a store task by task. Runs two Spark jobs. Holds the segments of one Spark partition in memory.
-
-    Args:
-        session: A session with the settings of a query.
-        batch: A complete micro-batch.
 
     Raises:
         StoreError: If no task has such a store, or a segment is missing or damaged.

@@ -58,15 +58,8 @@ def transform(
 ) -> DataFrame:
     """Run a topology over streaming DataFrames.
 
-    Args:
-        inputs: A DataFrame with the columns of Spark's Kafka source, for each topic of the topology.
-        py_modules: Modules to send to Python workers. None means those that are needed.
-
     Returns:
         A streaming DataFrame with the columns of :data:`RESULT_ROWS`.
-
-    Raises:
-        SparkRuntimeError: If a DataFrame lacks a column.
     """
     send_modules(next(iter(inputs.values())).sparkSession, cloudpickle.dumps(host), py_modules)
     chunks = [_chunks(topic, frame, host.topology) for topic, frame in inputs.items()]

@@ -128,17 +128,7 @@ SESSION_CONF: Final[Mapping[str, str]] = {
 
 
 def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
-    """Return the settings that a session lacks and that can no longer be changed, one line each.
-
-    Args:
-        chosen: Names of settings that the user has set.
-
-    Example:
-        >>> lacking({"spark.master": "yarn", **SESSION_CONF})
-        []
-        >>> lacking({"spark.master": "yarn", **SESSION_CONF, "spark.python.daemon.module": "pyspark.daemon"})
-        ['spark.python.daemon.module=millstream.edge.daemon: without it each new Python worker imports everything itself, 0.7 s of a core']
-    """
+    """Return the settings that a session lacks and that can no longer be changed, one line each."""
     local = is_local(conf.get("spark.master", ""))
     return [
         f"{want.name}={want.value}: without it {want.without}"

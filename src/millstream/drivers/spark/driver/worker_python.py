@@ -1,8 +1,8 @@
 """The Python that a local Spark starts for workers and helpers: this Python, with the installed PySpark first in its path.
 
-Spark puts ``pyspark.zip`` first in ``PYTHONPATH``. Every process recompiles the modules that it imports from an archive, and Spark starts
-ten processes in sequence before the first micro-batch. The installed package, from which the archive was created, is compiled. On Linux,
-these processes are forks of a server that has imported the package once: see ``millstream.edge.forks.fork_server``.
+Spark puts ``pyspark.zip`` first in ``PYTHONPATH``, and every process recompiles the modules that it imports from an archive. The installed
+package is compiled. On Linux, these processes are forks of a server that has imported the package once: see
+``millstream.edge.forks.fork_server``.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ class TaskCalls:
         """The number of calls that the async worker has lost."""
 
     def collect(self) -> None:
-        """Pass the results and the lost calls to the task."""
         for ticket, settled in self._answered.settled:
             self._task.done(ticket, settled)
         self._task.lost(self._answered.lost)
@@ -63,7 +62,6 @@ class TaskCalls:
 
     @property
     def work(self) -> Mapping[str, Work]:
-        """The work of each operator in the async worker."""
         return self._answered.work
 
     def per_call(self, operator: str) -> int:

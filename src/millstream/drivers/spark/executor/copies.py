@@ -50,15 +50,9 @@ class CopiesSpec:
 
     @property
     def memory_per_engine(self) -> int:
-        """Memory for the local copies of one engine, in bytes."""
         return self.memory_bytes // max(len(set(self.engines.values())), 1)
 
     def opened(self, engine: str, directory: str) -> LocalCopy:
-        """Open the local copy of an engine.
-
-        Raises:
-            StoreError: If the directory cannot be written.
-        """
         return self.openers[engine](directory, self.memory_per_engine, self.run)
 
 
@@ -86,15 +80,9 @@ class TaskCopies:
         return self
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store of the view. A missing byte store is empty."""
         return self._views[self._engines[store_of(name)]].open(name)
 
     def close_view(self) -> None:
-        """Close the view and release the resources that the process of the next micro-batch may need.
-
-        Raises:
-            DamagedCopyError: If a copy is damaged. The copy is now empty.
-        """
         self._views = {}
         with ExitStack() as closing:
             for copy in self._copies.values():
@@ -116,7 +104,6 @@ class TaskCopies:
         return {store for store, used in self._engines.items() if used == engine}
 
     def remove_unused(self) -> None:
-        """Remove the copies of engines that the task no longer uses."""
         if os.path.isdir(self._directory):
             for name in os.listdir(self._directory):
                 if name not in self._copies:

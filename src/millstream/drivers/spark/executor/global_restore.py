@@ -50,7 +50,6 @@ class GlobalRestoreCounts:
 
     Attributes:
         dropped: Dropped records, by id of the global task and reason.
-        notices: The first few lines for the log.
     """
 
     records: int = 0
@@ -58,7 +57,6 @@ class GlobalRestoreCounts:
     notices: list[str] = field(default_factory=list)
 
     def add(self, task: TaskId, outcome: Outcome) -> None:
-        """Add the dropped records and notices of a global task's step."""
         for reason, count in outcome.metrics.dropped.items():
             self.dropped[str(task), reason] += count
         self.notices = [*self.notices, *outcome.notices][:_MAX_NOTICES]
@@ -106,7 +104,6 @@ class GlobalRestore:
 
     Args:
         task: The task that needs the store. Restores are reported for this task.
-        now_ms: The wall clock of the micro-batch, in ms since the epoch.
     """
 
     def __init__(
@@ -133,9 +130,7 @@ class GlobalRestore:
             planned: For each partition, the first offset that the store must not contain.
 
         Raises:
-            StoreError: If the copy cannot be written.
             OffsetsLostError: If the broker has deleted unread records.
-            BrokerUnavailableError: If no broker answers.
             MillstreamError: If a record fails under the policy "fail".
         """
         copy, part = self._copy, self._part
@@ -212,7 +207,6 @@ class GlobalRestore:
     def _applied(
         self, reached: CopyProgress, chunks: list[_Chunk], counts: GlobalRestoreCounts
     ) -> CopyProgress:
-        """Process records, write the changes and return the progress."""
         try:
             task = global_task(
                 self._part.part,

@@ -63,7 +63,6 @@ class GlobalStores:
     Args:
         task: The task. Restores are reported for it.
         planned: The offsets that the micro-batch sees.
-        now_ms: The wall clock of the micro-batch, in ms since the epoch.
     """
 
     def __init__(self, spec: GlobalStoresSpec, task: str, planned: Offsets, now_ms: int) -> None:
@@ -76,11 +75,7 @@ class GlobalStores:
         self.counts = GlobalRestoreCounts()
 
     def __enter__(self) -> Self:
-        """Restore the copies and open a view of each.
-
-        Raises:
-            MillstreamError: As ``GlobalRestore.view_at``.
-        """
+        """Restore the copies and open a view of each."""
         with ExitStack() as opened:
             for part in self._spec.parts():
                 self._views[part.store] = self._opened(part, self._planned[part.topic], opened)
@@ -92,7 +87,6 @@ class GlobalStores:
         self._opened_copies.close()
 
     def open(self, name: str) -> ByteReader:
-        """Return a byte store of the views. A missing byte store is empty."""
         return self._views[store_of(name)].open(name)
 
     def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
@@ -120,7 +114,6 @@ class GlobalStores:
 
 
 def _remove_unused(directory: Path, engine: str) -> None:
-    """Remove the copies of a store in other engines."""
     for name in os.listdir(directory):
         if name not in (engine, _LOCK):
             shutil.rmtree(directory / name, ignore_errors=True)
@@ -134,11 +127,7 @@ class HostLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Waits while another process holds it.
-
-        Raises:
-            StoreError: If the file cannot be created.
-        """
+        """Take the lock. Waits while another process holds it."""
         try:
             while self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +144,6 @@ class HostLock:
             ) from error
 
     def release(self) -> None:
-        """Release the lock. Releasing it twice is harmless."""
         if self._file is not None:
             # Explicitly, because a child that a user's function has forked keeps the file open.
             with suppress(OSError):

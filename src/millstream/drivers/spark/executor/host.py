@@ -42,7 +42,6 @@ class TaskHost(StatefulProcessor):
         self._segments = handle.getMapState("log", _SEQUENCE, _SEGMENT)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Run one task on the rows of one micro-batch."""
         with wire.crossing(), wire.paused_gc():
             ordered = sorted(rows, key=lambda r: (r.kind, r.topic, r.partition, r.lane, r.start))
             for row in ordered:

@@ -92,7 +92,6 @@ def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = Fal
 
     Args:
         batch: Has the columns ``key``, ``value`` and ``timestamp``, in offset order.
-        with_steps: Whether each part includes the steps of the partition time.
 
     Returns:
         The records of each range, possibly none. The columns ``before``, ``keyed_before`` (only if a key is null) and

@@ -88,7 +88,6 @@ class MapStage:
         return task
 
     def run(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """Process records and return the results as chunk rows."""
         # Records merged by time are not in offset order.
         end = max(records.offsets[-1], self._start) + 1
         self._count += len(records)
@@ -149,7 +148,6 @@ class MapStage:
             yield wire.arrow_rows(rows)
 
     def _repartitioned(self, topic: str, records: Records, end: int) -> Iterator[tuple[Any, ...]]:
-        """Return records as rows for the tasks that own their keys."""
         layout = self._topology.layout
         records.offsets = self._offsets(topic, len(records))
         for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
@@ -168,7 +166,6 @@ class MapStage:
         return self._wanted.topic in topics_committed_later(self._topology.plan)
 
     def _offsets(self, repartition: str, count: int) -> list[int]:
-        """Return the offsets of records after a repartition."""
         if repartition not in self._origins:
             return list(range(self._start, self._start + count))
         batch = wire.batch_of(self._batch).number if self._batch else 0

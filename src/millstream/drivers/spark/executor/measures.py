@@ -30,11 +30,9 @@ class StepFacts:
     """What a task did in a micro-batch. The input of the measures.
 
     Attributes:
-        read: Records read from the broker and their bytes, by topic.
         removed: In-flight records of removed operators, by store.
         restored: Changes applied from the log to the local copies, except those of the previous micro-batch.
         manifest: The log of the task's stores. None if it has no log.
-        stores: The memory of the stores besides their content, by name.
         seconds: Time of the task on its executor, including restore, sends and writes.
     """
 

@@ -25,12 +25,7 @@ _HISTORY: Final = 33
 
 
 def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallReport | None:
-    """Return the combined report of a task's asynchronous operators, or None without such operators.
-
-    Args:
-        calls: The calls of the task. None if no operator calls.
-        now_ms: The time of the micro-batch, in ms since the epoch.
-    """
+    """Return the combined report of a task's asynchronous operators, or None without such operators."""
     if not outcome.calls:
         return None
     work = {} if calls is None else calls.work
@@ -105,7 +100,6 @@ def report_of_gone(
     """Return the report of a task whose state is removed.
 
     Args:
-        removed: The removed in-flight records, by store.
         progress: Progress of each partition. The removed records no longer hold back any offset.
     """
     offsets = {partition: done.position for partition, done in progress.items()}

@@ -46,7 +46,6 @@ class RestoreSettings:
     """Resources of a restore.
 
     Attributes:
-        memory_bytes: Memory for local copies and their restore.
         scratch: Directory for temporary files. None for the system's default.
     """
 
@@ -66,14 +65,8 @@ class Restore:
     def bring_up(self, manifest: Manifest, copy: LocalCopy) -> int:
         """Bring a local copy up to the committed manifest.
 
-        Args:
-            manifest: The manifest, restricted to the stores of the copy.
-
         Returns:
             The number of changes fetched from the log.
-
-        Raises:
-            StoreError: If a segment is missing or damaged, or the copy cannot be written.
         """
         current, target = copy.version(), manifest.current
         if manifest.version == 0:
@@ -171,7 +164,6 @@ def _bounds(sample: list[StoreChange], parts: int) -> list[bytes]:
 
 
 def _memory(records: list[StoreChange]) -> int:
-    """Return the approximate memory of records in transit, in bytes."""
     return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
 
 

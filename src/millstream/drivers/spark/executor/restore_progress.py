@@ -120,7 +120,6 @@ class StoreProgress:
 
     Args:
         begin: What is restored and why. The total may be an estimate.
-        clock: A monotonic clock, in seconds.
     """
 
     def __init__(

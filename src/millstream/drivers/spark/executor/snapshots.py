@@ -65,11 +65,7 @@ def _progress_to_json(snapshot: Snapshot) -> dict[str, Any]:
 def snapshot_from_json(
     data: Mapping[str, Any] | None, renamed_stores: Mapping[str, str] = MappingProxyType({})
 ) -> Snapshot | None:
-    """Read a snapshot. Accepts the format of older versions.
-
-    Args:
-        data: The stored snapshot. None for a new task.
-    """
+    """Read a snapshot. Accepts the format of older versions."""
     if data is None:
         return None
     return Snapshot(
@@ -127,7 +123,6 @@ class TaskMemory:
     routing: Routing | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form as JSON values."""
         assert self.snapshot is not None
         data: dict[str, Any] = {
             "task": snapshot_to_json(self.snapshot),
@@ -156,7 +151,6 @@ class TaskMemory:
         )
 
     def store_memories(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the memory of the stores besides their content, by store."""
         return {} if self.snapshot is None else self.snapshot.stores
 
     def without_operator(self, kept: Collection[str]) -> dict[str, int]:
@@ -167,7 +161,6 @@ class TaskMemory:
 
 
 def unfinished_by_store(sub: SubTopology, outcome: Outcome) -> dict[str, int] | None:
-    """Return the in-flight records by store, or None without asynchronous operators."""
     if not outcome.calls:
         return None
     stores = unfinished_stores(sub.nodes.values())

@@ -42,8 +42,7 @@ _LOADED_AT_ONCE = 200_000
 class Parking(Protocol):
     """Parks the changes of a micro-batch: one local copy or several."""
 
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
-        """Keep the changes of a micro-batch until the micro-batch is committed."""
+    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None: ...
 
 
 class StateLog:
@@ -55,27 +54,18 @@ class StateLog:
         self._settings = settings or RestoreSettings()
 
     def forget_stores(self, manifest: Manifest, kept: Iterable[str]) -> Manifest:
-        """Remove the segments of stores that the topology no longer has."""
         manifest, gone = without_stores(manifest, kept)
         self._remove(gone)
         return manifest
 
     def restore(self, manifest: Manifest, copy: LocalCopy) -> int:
-        """Bring a local copy up to the committed manifest. The manifest is restricted to the stores of the copy.
-
-        Returns:
-            The number of changes fetched from the log. It is 0 if the copy was current or the parked changes were sufficient.
-
-        Raises:
-            StoreError: If a segment is missing or damaged, or the copy cannot be written.
-        """
+        """Bring a local copy up to the committed manifest. The manifest is restricted to the stores of the copy."""
         return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
 
     def take_share(self, manifest: Manifest, share: Iterable[tuple[int, bytes]]) -> bytes | None:
         """Replace the whole log with a share of divided state.
 
         Args:
-            manifest: The manifest of the replaced log.
             share: Numbers and bytes of the segments, followed by the manifest.
 
         Returns:
@@ -197,7 +187,6 @@ class StateLog:
 
 
 def packed(data: bytes) -> bytes:
-    """Compress a segment."""
     compressed: bytes = pa.compress(data, codec=_CODEC, asbytes=True)
     return len(data).to_bytes(4, "little") + compressed
 

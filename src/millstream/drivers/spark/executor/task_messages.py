@@ -20,13 +20,7 @@ from millstream.drivers.spark.spec import TopologySpec
 def with_messages(
     rows: Iterable[pa.RecordBatch], kind: int, message: Callable[[TaskId], bytes]
 ) -> Iterator[pa.RecordBatch]:
-    """Place a message before the first row of each task.
-
-    Args:
-        rows: Chunk rows of one reader.
-        kind: The kind of the message's row.
-        message: Returns the message for a task. An empty message is not sent.
-    """
+    """Place a message before the first row of each task."""
     seen: set[str] = set()
     for batch in rows:
         for row in batch.select(["group", "task", "batch", "now_ms", "ahead_ms"]).to_pylist():
@@ -41,13 +35,7 @@ def with_messages(
 def with_taps(
     rows: Iterable[pa.RecordBatch], topology: TopologySpec, taps: Collection[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Send the tapped nodes to the tasks that contain them. Nodes before the shuffle read their taps from the plan.
-
-    Args:
-        rows: Chunk rows of one reader.
-        topology: The application.
-        taps: The tapped nodes.
-    """
+    """Send the tapped nodes to the tasks that contain them. Nodes before the shuffle read their taps from the plan."""
     plan = topology.plan
 
     def message(task: TaskId) -> bytes:
@@ -66,11 +54,7 @@ def decode_taps(payload: bytes) -> tuple[str, ...]:
 def with_global_ends(
     rows: Iterable[pa.RecordBatch], topology: TopologySpec, ends: Offsets
 ) -> Iterator[pa.RecordBatch]:
-    """Insert the global ends before the first row of each task that may read a global store.
-
-    Args:
-        ends: The offsets of the topics of global stores that the micro-batch sees.
-    """
+    """Insert the global ends before the first row of each task that may read a global store."""
     payload = json.dumps(positions_to_json(ends)).encode()
     return with_messages(rows, wire.GLOBAL, lambda task: payload if _reads(topology, task) else b"")
 

@@ -75,7 +75,6 @@ class _CommittedStores(NamedTuple):
     Attributes:
         encoded: The stored manifest. None before the first micro-batch of the task.
         manifest: The log of the stores, with new names and without removed stores.
-        memory: The task's memory, with new names.
         removed: In-flight records of removed operators, by store.
     """
 
@@ -89,7 +88,6 @@ class TaskRun:
     """Runs one task in one micro-batch.
 
     Args:
-        rows: The chunk rows of the task, in order.
         snapshots: Receives the snapshots that the host sends once everything else is acknowledged, at least once.
     """
 
@@ -141,11 +139,7 @@ class TaskRun:
         yield self._report(replace(facts, stores=memory.store_memories()))
 
     def _committed(self, sub: SubTopology, changelogs: Changelogs) -> _CommittedStores:
-        """Load the state of the task for the stores of the topology.
-
-        Raises:
-            IncompatibleTopologyError: If the topology cannot read a store.
-        """
+        """Load the state of the task for the stores of the topology."""
         lineage, fingerprints = self._spec.topology.lineage, self._spec.topology.plan.store_fingerprints()
         renamed = lineage.renamed_stores
         self._take_share()
@@ -198,7 +192,6 @@ class TaskRun:
         return {store: self._spec.copies.engines[store] for store in sub.stores}
 
     def _stored(self) -> bytes | None:
-        """Return the stored manifest, or None before the first micro-batch of the task."""
         stored = self._head.get()
         return None if stored is None else bytes(stored[0])
 
@@ -378,7 +371,6 @@ class TaskRun:
         return outcome
 
     def _inform(self, task: Task) -> None:
-        """Pass the input facts to a task with several inputs that were planned together."""
         inputs, message = self._spec.inputs.get(self._id), self._message(wire.INPUTS, TaskInput.decode)
         if inputs is None:
             return

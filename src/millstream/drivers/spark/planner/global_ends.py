@@ -31,7 +31,6 @@ class GlobalEnds:
 
         Raises:
             BrokerUnavailableError: If no broker answers. The previous ends are kept.
-            TopicNotFoundError: If a topic or partition is missing.
         """
         if self._counts:
             self._ends = self._spec.broker.end_offsets(self._counts)
@@ -59,7 +58,7 @@ class GlobalEnds:
             return planned
         before, ends = self._planned(start), self._ends or {}
         shorter = {topic for topic in before if _is_shorter(before[topic], ends.get(topic, before[topic]))}
-        if shorter:  # than the readable part before, but not necessarily than the log
+        if shorter:  # the log itself may be as long as before
             log_ends = self._spec.broker.log_end_offsets({topic: self._counts[topic] for topic in shorter})
             lost = {topic for topic in shorter if _is_shorter(before[topic], log_ends[topic])}
             if lost and recreated_among(lost):

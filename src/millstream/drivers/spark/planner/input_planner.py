@@ -27,7 +27,6 @@ class Outlook:
     """The planner's knowledge when it plans a micro-batch. Offsets are per partition.
 
     Attributes:
-        start: First offset.
         admitted: End of the partition's fair share.
         ends: Offset up to which the partition may be read now. Paused topics are missing.
         log_ends: Offset up to which the partition could be read without limits.
@@ -143,7 +142,6 @@ class TaskInputPlanner:
         changed.
 
         Args:
-            start: The previous plan.
             ticked: Tasks that take part in any case.
         """
         if end.inputs is None:
@@ -226,12 +224,11 @@ def lower_bounds(
 ) -> dict[str, int]:
     """Return a lower bound for the timestamps of records still to be written, for each repartition topic, in ms.
 
-    A task that reads a repartition topic and another topic is one micro-batch behind the tasks that write the repartition topic: it reads
-    their current output in the next micro-batch. While the writers work through a backlog, each micro-batch reads up to one time. The
-    bound is then known: the records that the previous micro-batch left on the broker are not older than its time, so neither is the current
-    output. The first micro-batch of a backlog has no such time. The bound is then 0, and the task waits one micro-batch for the topic's
-    next records. If the writers have read everything, or read without such a time, the bound is unknown, and the topic is missing from the
-    result. The task then continues without it, like Kafka Streams.
+    A task that reads a repartition topic reads the output of its writers one micro-batch later. While the writers work through a backlog,
+    each micro-batch reads up to one time: the records that the previous micro-batch left on the broker are not older than its time, so
+    neither is the current output. The first micro-batch of a backlog has no such time; the bound is then 0, and the task waits one
+    micro-batch. If the writers have read everything, or read without such a time, the topic is missing from the result, and the task
+    continues without it, like Kafka Streams.
 
     Args:
         writers: The input topics of the tasks that write each repartition topic, in topological order.

@@ -77,7 +77,6 @@ class Planner:
         self._inputs = InputPlanner(plan, spec.topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
-        """Return the first offset of a query without a checkpoint."""
         spec = self._spec
         positions = first_offsets(spec, self._topics.counts())
         batch = BatchId(spec.checkpoint, 0, spec.run)
@@ -135,7 +134,6 @@ class Planner:
         )
 
     def _asked(self, start: BatchPlan) -> _Request:
-        """Ask the broker for the ends and the application for its orders."""
         clock = wall_clock(self._spec.clock)
         if not self._begun:
             self._check_continues(start)

@@ -23,7 +23,6 @@ class ReadPlanner:
         self._whole = topics_read_whole(topology.plan)
 
     def reads(self, start: BatchPlan, end: BatchPlan) -> list[PlannedRead]:
-        """Return the reads of the micro-batch between two plans."""
         # The first micro-batch of a run reads nothing. Spark does not store where the first one of a checkpoint begins: if it repeats that
         # one, it asks the planner of the new run, which may begin earlier, because it finds a checkpoint and rebuilds nothing.
         reads_records = end.initialization is None

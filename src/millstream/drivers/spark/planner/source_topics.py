@@ -25,7 +25,6 @@ class InputTopics:
         self._unavailable_since: float | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return the partition counts of the topics read from the broker."""
         topology = self._spec.topology
         return {topic: topology.layout.partitions[topic] for topic in topology.plan.broker_topics}
 
@@ -144,7 +143,6 @@ class InputTopics:
         return bool(gone)
 
     def _all(self) -> list[str]:
-        """Return all topics that are read, including those of global stores."""
         topology = self._spec.topology
         return [*topology.plan.broker_topics, *topology.global_partitions]
 

@@ -21,9 +21,6 @@ _NONE_COMMITTED = "the group has no committed offset for it"
 def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
     """Return the group's committed offsets if there is no state to lose, and otherwise the offsets of the offset reset.
 
-    Args:
-        counts: Partition counts of the topics that are read.
-
     Raises:
         NoOffsetForPartitionError: If an offset reset is "none" and a partition has no committed offset.
     """
@@ -46,11 +43,7 @@ def first_offsets(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
 
 
 def offsets_of_new(spec: SourceSpec, counts: Mapping[str, int]) -> Offsets:
-    """Return the first offsets of topics that are not in the checkpoint.
-
-    Raises:
-        NoOffsetForPartitionError: If an offset reset is "none" and a partition has no committed offset.
-    """
+    """Return the first offsets of topics that are not in the checkpoint."""
     strict = {topic: count for topic, count in counts.items() if _reset(spec, topic) == "none"}
     return _positions(spec, counts, spec.broker.committed_offsets(strict) if strict else {})
 

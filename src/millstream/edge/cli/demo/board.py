@@ -37,12 +37,9 @@ class Scene:
     """Everything that is shown.
 
     Attributes:
-        total: The number of lines to write.
-        steps: The steps, in the order in which they began.
         written: Lines that the broker has acknowledged.
         counted: Lines whose offsets the application has committed.
         records_per_s: Records that the application reads per second.
-        counts: Words with their counts, as read from the output topic.
     """
 
     total: int

@@ -98,11 +98,9 @@ class Conductor(threading.Thread):
             kill_spark()
 
     def release(self) -> None:
-        """End the wait of ``keep``."""
         self._halt.set()
 
     def run(self) -> None:
-        """Run the demo, and stop everything at its end."""
         ending = ExitStack()
         try:
             try:
@@ -256,11 +254,7 @@ def warehouse_settings(home: Path) -> dict[str, str]:
 
 
 def start_spark(application_id: str, master: str, settings: dict[str, str]) -> tuple[str, int | None]:
-    """Start Spark, with its session active in this thread; return the UI's URL, and the JVM's process id if it is a child.
-
-    Raises:
-        SparkRuntimeError: If Spark does not start.
-    """
+    """Start Spark, with its session active in this thread; return the UI's URL, and the JVM's process id if it is a child."""
     session = session_for(application_id, master, settings)
     process = _jvm()
     return session.sparkContext.uiWebUrl or "", None if process is None else process.pid

@@ -33,8 +33,7 @@ class Display(Protocol):
 
     def __exit__(self, *exc: object) -> None: ...
 
-    def refresh(self) -> None:
-        """Show what has changed."""
+    def refresh(self) -> None: ...
 
 
 def display_for(console: Console, look: Callable[[], Scene]) -> Display:

@@ -50,7 +50,6 @@ class LineFeeder(threading.Thread):
         return self.written == len(self._lines)
 
     def run(self) -> None:
-        """Write all lines, a few per tick."""
         try:
             self._write()
             self._producer.flush(_ANSWER_S)

@@ -13,17 +13,11 @@ COUNTS = "counts"
 
 
 def words(line: str) -> list[str]:
-    """Split a line into lower-case words without punctuation.
-
-    Example:
-        >>> words("O, no! it is an ever-fixed mark,")
-        ['o', 'no', 'it', 'is', 'an', 'ever', 'fixed', 'mark']
-    """
+    """Split a line into lower-case words without punctuation."""
     return re.findall(r"[a-z]+(?:'[a-z]+)?", line.lower())
 
 
 def topology() -> ms.Topology:
-    """Count the words in the lines of a topic; write the counts to another topic."""
     builder = ms.StreamsBuilder()
     lines = builder.stream(LINES, key=ms.serdes.string, value=ms.serdes.string)
     counts = lines.flat_map_values(words).group_by(lambda _, word: word).count(store="counts")
@@ -37,10 +31,5 @@ def sonnet_lines() -> list[str]:
 
 
 def repeated(count: int) -> list[str]:
-    """Return a number of lines; repeats the text if it has fewer.
-
-    Example:
-        >>> repeated(1)
-        ["Shall I compare thee to a summer's day?"]
-    """
+    """Return a number of lines; repeats the text if it has fewer."""
     return list(islice(cycle(sonnet_lines()), count))

@@ -65,7 +65,6 @@ def print_list(
     """Print dead letters, one per line, each with whether it was replayed.
 
     Args:
-        limit: The maximum number; None for all.
         pending: Whether to omit replayed dead letters.
 
     Raises:
@@ -134,11 +133,7 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
 
 
 def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bool] | None) -> None:
-    """Print what a replay will do, ask for confirmation, and execute it.
-
-    Args:
-        sure: Asks for confirmation; None only to print.
-    """
+    """Print what a replay will do, ask for confirmation, and execute it."""
     tally = queue.tally(request)
     typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
     for line in tally_lines(tally):

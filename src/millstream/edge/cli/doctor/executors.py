@@ -155,12 +155,7 @@ def _address(server: str) -> tuple[str, int] | None:
 
 
 def executor_findings(facts: Facts, limits: dict[str, str], own: dict[str, str]) -> list[Finding]:
-    """Return one finding for each problem of an executor; without problems, one finding that describes it.
-
-    Args:
-        limits: The allowed versions of packages.
-        own: The Spark driver's versions of Python and of packages that must be equal.
-    """
+    """Return one finding for each problem of an executor; without problems, one finding that describes it."""
     name = f"executor {facts['executor']} on {facts['host']}"
     wrong = list(_wrong_packages(name, facts, limits, own))
     for address, why in facts["unreachable"].items():

@@ -44,7 +44,6 @@ def python_finding(found: tuple[int, ...]) -> Finding:
 
 
 def check_java(_: Inquiry) -> Finding:
-    """Check that Java is installed, for Spark and the embedded broker."""
     from millstream.drivers.java import ADVICE
     from millstream.testing._java import find_java
 
@@ -59,7 +58,6 @@ def check_java(_: Inquiry) -> Finding:
 
 
 def check_packages(_: Inquiry) -> list[Finding]:
-    """Check the packages that Millstream's metadata requires."""
     try:
         wanted = requires("millstream") or ()
     except PackageNotFoundError:
@@ -91,7 +89,6 @@ def requirements(lines: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def package_finding(name: str, limits: str) -> Finding:
-    """Import a package, and judge its version."""
     fix = f"{sys.executable} -m pip install '{name}{limits}'"
     found, why = imported(name, module_of(name))
     if why:
@@ -100,12 +97,7 @@ def package_finding(name: str, limits: str) -> Finding:
 
 
 def module_of(package: str) -> str:
-    """Return the module of a package.
-
-    Example:
-        >>> module_of("confluent-kafka"), module_of("protobuf")
-        ('confluent_kafka', 'google.protobuf')
-    """
+    """Return the module of a package."""
     return _MODULES.get(package, package.replace("-", "_"))
 
 
@@ -123,7 +115,6 @@ def satisfies(found: str, limits: str) -> bool:
 
 
 def check_memory(_: Inquiry) -> Finding:
-    """Check the memory that is available to Spark's JVM and its Python workers."""
     return memory_finding(available_memory())
 
 
@@ -152,7 +143,6 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def check_disk(inquiry: Inquiry) -> Finding:
-    """Check that the state directory is writable and has free space."""
     why, free = written(inquiry.state_dir)
     fix = "choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
     if why:

@@ -26,7 +26,6 @@ class Wanted:
     Attributes:
         modules: The module to import, by package.
         addresses: Hosts and ports that must be reachable.
-        timeout_s: Timeout of a connection, seconds.
     """
 
     modules: Mapping[str, str]
@@ -109,7 +108,6 @@ def written(directory: Path) -> tuple[str, int]:
 
 
 def existing_part(directory: Path) -> Path:
-    """Return the directory itself, or its nearest existing parent."""
     path = directory.absolute()
     while not path.is_dir():
         path = path.parent
