@@ -17,7 +17,6 @@ from millstream.core.dsl.operators.store_specs import (
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
-from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed
 from millstream.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
@@ -135,10 +134,7 @@ class CogroupedKStream(_Cogroup[K, A]):
         Source: ``CogroupedKStream.cogroup`` (KIP-150).
         """
         added = grouped._input(aggregator)
-        if added.grouping.graph is not self._graph:
-            raise TopologyError(
-                "the streams of a cogroup belong to different builders; create them with the same builder"
-            )
+        self._graph.check_same(added.grouping.graph, "the streams of a cogroup")
         return CogroupedKStream((*self._inputs, added))
 
     def aggregate(

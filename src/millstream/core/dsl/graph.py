@@ -92,6 +92,11 @@ class Graph:
         if consumer is not None:
             consumer(self.stream(self.add(Late(f"{node}-late", (node,))), *serdes))
 
+    def check_same(self, other: Graph, what: str) -> None:
+        """Reject an operator whose inputs, named by ``what`` in the error, are parts of two topologies."""
+        if other is not self:
+            raise TopologyError(f"{what} belong to different builders; create them with the same builder")
+
     def name(self, kind: str, given: str | None = None) -> str:
         """Return the name of a new node: the given name, or a numbered one."""
         return self.names.node(kind, given)

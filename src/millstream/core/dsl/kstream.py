@@ -177,11 +177,12 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
 
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
         """Merge two streams of the same builder. Each stream keeps its order; there is no order between the streams."""
-        node = nodes.Pass(self._graph.name("KSTREAM-MERGE", name), (self._node, other._node))
+        self._graph.check_same(other._graph, "the streams of a merge")
+        name = self._graph.name("KSTREAM-MERGE", name)
+        node = self._graph.add(nodes.Pass(name, (self._node, other._node)))
         key = self._key if self._key == other._key else None
         value = self._value if self._value == other._value else None
-        rekeyed = self._rekeyed or other._rekeyed
-        return KStream(self._graph, self._graph.add(node), key, value, rekeyed=rekeyed)
+        return KStream(self._graph, node, key, value, rekeyed=self._rekeyed or other._rekeyed)
 
     def split(self, *, name: str | None = None) -> BranchedKStream[K, V]:
         """Begin to split the stream (KIP-418). Each record goes to the first branch whose predicate is true.
@@ -385,9 +386,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         spec = graph.add_table_store(options, key, value)
         parent = self._node
         if self._rekeyed:
-            topic = spec.name
-            if graph.names.numbered:
-                topic = name or graph.names.generate(node, "")
+            topic = (name or graph.names.generate(node, "")) if graph.names.numbered else spec.name
             parent = graph.repartition(parent, topic, key, value, drop_null_keys=True)
         graph.add(nodes.TableSource(node, (parent,), spec))
         graph.begin(node, path if store is None else spec.name, name)

@@ -58,7 +58,7 @@ STOPS_S = (2.0, 10.0, 75.0)
 
 _PAUSE_S = 0.05
 _GLANCE_S = 0.001  # between checks for an open transaction, which lasts only a few ms
-_STUCK_S = 120.0  # a check of the brokers starts a JVM for each, which a loaded machine has not left
+_STUCK_S = 120.0  # a check starts a JVM per broker; on a loaded machine, recovery alone may take a minute
 _TASK_TIMEOUT_MS = 300_000  # the default of the setting task_timeout_ms
 _LONGER_S = 120.0  # longer than task_timeout_ms, so that the application reaches its own timeout first
 _FAILURES = 4

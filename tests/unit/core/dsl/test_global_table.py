@@ -124,7 +124,10 @@ class TestJoin:
 
     def test_a_table_of_another_builder_is_refused(self) -> None:
         other = ms.StreamsBuilder().global_table("products")
-        with pytest.raises(TopologyError, match="'products-table' belongs to another StreamsBuilder"):
+        with pytest.raises(
+            TopologyError,
+            match="the stream and the global table 'products-table' belong to different builders",
+        ):
             ms.StreamsBuilder().stream("orders").join(other, lambda k, v: k, lambda a, b: a)
 
 

@@ -70,6 +70,11 @@ def test_does_what_its_name_says(define: Callable[[Stream], Stream], expected: l
     assert run(define, *ROWS) == expected
 
 
+def test_streams_of_two_builders_are_not_merged() -> None:
+    with pytest.raises(TopologyError, match="the streams of a merge belong to different builders"):
+        ms.StreamsBuilder().stream("a").merge(ms.StreamsBuilder().stream("b"))
+
+
 def test_nulls_reach_functions_as_none() -> None:
     seen: list[Any] = []
     run(lambda s: s.peek(lambda k, v: seen.append((k, v))), (None, "x"), ("k", None))

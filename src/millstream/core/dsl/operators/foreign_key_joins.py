@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from millstream.core.dsl.graph import FOREIGN_KEY_PARTS, Graph
 from millstream.core.dsl.handle import TableHandle
-from millstream.core.dsl.operators.joining import JoinFunction, check_same_builder
+from millstream.core.dsl.operators.joining import BOTH_SIDES, JoinFunction
 from millstream.core.dsl.operators.store_specs import add_bytes_store, named_bytes
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
@@ -66,7 +66,7 @@ def join_by_foreign_key(
     """Add the join of two tables by a foreign key, and return its last node."""
     left, right = sides
     graph = left._graph
-    check_same_builder(graph, right._graph)
+    graph.check_same(right._graph, BOTH_SIDES)
     _check_partitions(graph, *sides)
     (key, left_value), (other_key, right_value) = left._serdes(), right._serdes()
     named = None if store is None else graph.named_store(store)

@@ -35,19 +35,12 @@ class JoinFunction(NamedTuple):
 
 
 _SIDES: Final = ("-left", "-right")
+BOTH_SIDES: Final = "the two sides of a join"
 
 
 def joiner_with_key(joiner: Callable[..., Any], *, with_key: bool) -> Joiner:
     """Return a joiner that takes the key; the given joiner takes it only if ``with_key`` is set."""
     return joiner if with_key else lambda key, left, right: joiner(left, right)
-
-
-def check_same_builder(left: Graph, right: Graph) -> None:
-    """Reject a join of two topologies."""
-    if left is not right:
-        raise TopologyError(
-            "the two sides of a join belong to different builders; create both with the same builder"
-        )
 
 
 def join_global(
@@ -58,10 +51,7 @@ def join_global(
 ) -> str:
     """Add the join of a stream with a global table, and return its node."""
     graph = stream._graph
-    if table._graph is not graph:
-        raise TopologyError(
-            f"the global table {table.store_name!r} belongs to another StreamsBuilder; create stream and table with the same builder"
-        )
+    graph.check_same(table._graph, f"the stream and the global table {table.store_name!r}")
     node = graph.name("KSTREAM-LEFTJOIN", join.name)  # for both kinds, as in Kafka Streams
     return graph.add(GlobalJoin(node, (stream._node,), table._store, selector, join.joiner, join.kind))
 
@@ -71,7 +61,7 @@ def join_table(
 ) -> str:
     """Add the join of a stream with a table, and return its node."""
     graph = stream._graph
-    check_same_builder(graph, table._graph)
+    graph.check_same(table._graph, BOTH_SIDES)
     if stream._rekeyed and is_windowed_here(graph.topology.nodes, table._node):
         raise TopologyError(
             "a stream whose keys were changed cannot be joined with a windowed aggregation: its records would go to the "
@@ -139,7 +129,7 @@ def join_tables(
 ) -> str:
     """Add the join of two tables, and return its last node."""
     graph, name = left._graph, join.name
-    check_same_builder(graph, right._graph)
+    graph.check_same(right._graph, BOTH_SIDES)
     path = f"{left._path}-{right._path}-join"
     last = graph.name("KTABLE-MERGE", name)
     this = graph.name("KTABLE-JOINTHIS", name and f"{name}-join-this")
@@ -177,7 +167,7 @@ def join_streams(
             "would have to be stored forever"
         )
     graph = left._graph
-    check_same_builder(graph, right._graph)
+    graph.check_same(right._graph, BOTH_SIDES)
     key = options.key or left._key or right._key or graph.default_key
     left_serdes = key, options.value or left._value or graph.default_value
     right_serdes = key, options.other_value or right._value or graph.default_value
