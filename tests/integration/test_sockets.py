@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,11 +28,12 @@ SECRET = "S3CRET-of-a-client"
 
 PROGRAM = """
 import asyncio
+import os
 import sys
 
 import millstream as ms
 
-servers, app_id, source, sink, home, secret = sys.argv[1:]
+servers, app_id, source, sink, home = sys.argv[1:]
 
 
 async def shout(value):
@@ -46,7 +48,9 @@ app = ms.Application(
     builder.build(),
     bootstrap_servers=servers,
     state_dir=home,
-    kafka={"ssl.key.password": secret},
+    kafka={"ssl.key.password": os.environ["KEY_PASSWORD"]},
+    page_port=0,
+    metrics_port=0,
 )
 app.run()
 """
@@ -82,6 +86,21 @@ print(json.dumps(heard))
 """
 
 
+COMMAND_LINES = """
+import json
+import sys
+
+lines = []
+for process in sys.argv[1:]:
+    try:
+        with open(f"/proc/{process}/cmdline", encoding="latin-1") as file:
+            lines.append(file.read())
+    except OSError:  # it has ended
+        continue
+print(json.dumps(lines))
+"""
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sockets")
@@ -94,12 +113,16 @@ def running(kafka: EmbeddedKafka, home: Path) -> Iterator[psutil.Process]:
     apps.kafka.produce(source, [("a", "x")])
     program = apps.home / "program.py"
     program.write_text(PROGRAM)
-    arguments = [apps.kafka.bootstrap_servers, apps.id, source, sink, str(apps.home / "state"), SECRET]
+    arguments = [apps.kafka.bootstrap_servers, apps.id, source, sink, str(apps.home / "state")]
     before = os.umask(0)  # what others may reach must not depend on it
     try:
         process = subprocess.Popen(
             [sys.executable, str(program), *arguments],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "KEY_PASSWORD": SECRET,
+            },
             stdout=(apps.home / "printed").open("wb"),
             stderr=subprocess.STDOUT,
         )
@@ -148,6 +171,21 @@ def listening_paths(process: psutil.Process) -> set[str]:
     return found
 
 
+def application_directory(home: Path) -> Path:
+    (directory,) = (home / "state").iterdir()
+    return directory
+
+
+def secrets_of(home: Path) -> set[str]:
+    """Return what no other user may see: the client's secret, the key of the control socket, the token of the page."""
+    directory = application_directory(home)
+    key = json.loads((directory / "control.json").read_text())["key"]
+    token = (directory / "page.url").read_text().strip().partition("#")[2]
+    assert key
+    assert token
+    return {SECRET, key, token}
+
+
 def as_nobody(program: str, *arguments: str) -> str:
     """Run a Python program as another user; return what it printed."""
     ended = subprocess.run(
@@ -163,7 +201,7 @@ def as_nobody(program: str, *arguments: str) -> str:
     return ended.stdout
 
 
-def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process) -> None:
+def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process, home: Path) -> None:
     ports = listening_ports(running)
     paths = listening_paths(running)
     assert ports
@@ -171,12 +209,24 @@ def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process)
     assert {host.removeprefix("::ffff:") for host, _ in ports} == {"127.0.0.1"}
     heard = json.loads(as_nobody(ASKS, json.dumps([sorted(ports), sorted(paths)])))
     assert {heard[path] for path in paths} == {"PermissionError"}
-    assert not [where for where, answer in heard.items() if SECRET in answer]
+    hidden = secrets_of(home)
+    assert not [where for where, answer in heard.items() if any(secret in answer for secret in hidden)]
+
+
+def test_no_command_line_has_a_secret(running: psutil.Process, home: Path) -> None:
+    """Every user can read the command lines of all processes."""
+    lines = json.loads(as_nobody(COMMAND_LINES, *(str(member.pid) for member in family(running))))
+    assert any("SparkSubmit" in line for line in lines)
+    assert not [line for line in lines if any(secret in line for secret in secrets_of(home))]
 
 
 def test_another_user_can_read_none_of_its_files(running: psutil.Process, home: Path) -> None:
-    homes = {str(path) for path in (home / "state").iterdir()}
-    assert homes
+    directory = application_directory(home)
+    assert [stat.S_IMODE((directory / name).stat().st_mode) for name in ("control.json", "page.url")] == [
+        0o600,
+        0o600,
+    ]
+    homes = {str(directory)}
     homes |= {str(Path(path).parent) for path in listening_paths(running)}
     program = "import os, sys; print([d for d in sys.argv[1:] if os.access(d, os.R_OK | os.X_OK)])"
     assert as_nobody(program, *homes).strip() == "[]"

@@ -314,5 +314,7 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-SECRET: Final = re.compile(r"password|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE)
+SECRET: Final = re.compile(
+    r"password|passphrase|secret|token|sasl\.jaas|key\.pem|oauthbearer\.config", re.IGNORECASE
+)
 """Matches names of settings whose values are not shown."""

@@ -360,13 +360,14 @@ class Settings(BaseSettings):
 
     @property
     def secrets_in_clients(self) -> tuple[str, ...]:
-        """The client settings that contain a secret itself, not a reference to one."""
-        given = {**self.kafka, **self.consumer, **self.producer}
-        return tuple(
+        """The settings that contain a secret itself, not a reference to one, for at least one kind of client."""
+        given = (*self.kafka.items(), *self.consumer.items(), *self.producer.items())
+        secrets = (
             name
-            for name, value in given.items()
+            for name, value in given
             if (SECRET.search(name) or revealed(value) is not value) and not isinstance(value, Secret)
         )
+        return tuple(dict.fromkeys(secrets))
 
     def home(self, application_id: str) -> Path:
         """Return the directory of an application: local copies, its lock and, by default, its checkpoint."""

@@ -25,6 +25,7 @@ from millstream.edge.records.json_text import json_text
 log = logging.getLogger("millstream.http")
 
 _MOST_BYTES: Final = 1 << 16
+_MOST_CONNECTIONS: Final = 100
 _TIMEOUT_S: Final = 10
 _OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS: Final = {
@@ -125,9 +126,28 @@ def is_loopback(host: str) -> bool:
 
 
 class _Server(ThreadingHTTPServer):
+    """Serves a limited number of connections and closes others, which would use up the threads and files of the program."""
+
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
     own_only = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.Semaphore(_MOST_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request from %s ended early", client_address, exc_info=True)

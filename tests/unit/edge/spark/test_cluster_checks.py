@@ -35,6 +35,9 @@ def settings(**given: Any) -> Settings:
         {"consumer": {"ssl.key.password": SecretStr("x")}},
         {"producer": {"ssl.key.pem": "x"}},
         {"kafka": {"sasl.jaas.config": 'a required username="u" password="x";'}},
+        {"kafka": {"sasl.oauthbearer.assertion.private.key.passphrase": "x"}},
+        {"kafka": {"sasl.password": "x"}, "producer": {"sasl.password": ms.secret.env("P")}},
+        {"consumer": {"sasl.password": "x"}, "producer": {"sasl.password": ms.secret.env("P")}},
     ],
 )
 def test_a_secret_is_not_sent_over_a_cluster_without_authentication(

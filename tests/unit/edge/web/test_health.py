@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
 from millstream.edge.settings.settings_loading import settings_from
+from millstream.edge.web import listener
 from millstream.edge.web.listeners import Listeners
 from unit.edge.metrics.looking import Looked
 
@@ -97,6 +100,29 @@ def test_pages_of_other_origins_are_refused(listeners: Listeners) -> None:
     assert ask(listeners, "/metrics", Origin="http://evil.example")[0] == 403
     assert ask(listeners, "/metrics", Sec_Fetch_Site="cross-site")[0] == 403
     assert "access-control-allow-origin" not in ask(listeners, "/metrics")[2]
+
+
+def test_connections_that_ask_nothing_do_not_use_up_the_program(
+    listeners: Listeners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener._PageHandler, "timeout", 300)  # on a busy machine, connecting takes long
+    address = urlsplit(listeners.urls["metrics"])
+    before = threading.active_count()
+    with ExitStack() as silent:
+        for _ in range(2 * listener._MOST_CONNECTIONS):
+            silent.enter_context(socket.create_connection((address.hostname or "", address.port or 0)))
+        with pytest.raises(ConnectionError):
+            ask(listeners, "/healthz")
+        assert threading.active_count() <= before + listener._MOST_CONNECTIONS
+    while not answers(listeners):  # until the server notices that they have ended
+        pass
+
+
+def answers(listeners: Listeners) -> bool:
+    try:
+        return ask(listeners, "/healthz")[0] == 200
+    except OSError:
+        return False
 
 
 def test_nothing_listens_when_it_is_closed(listeners: Listeners) -> None:
