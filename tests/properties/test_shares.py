@@ -128,6 +128,19 @@ def test_a_lost_or_damaged_share_is_noticed(tmp_path: Path) -> None:
         list(read_share(tmp_path, task))
 
 
+def test_each_bit_that_flips_in_a_share_is_noticed(tmp_path: Path) -> None:
+    writer, path = ShareWriter(tmp_path, TaskId(0, 3)), tmp_path / "0_3"
+    writer.add(7, b"a segment")
+    writer.finish()
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(StoreError, match="missing or damaged"):
+            list(read_share(tmp_path, TaskId(0, 3)))
+
+
 def test_a_segment_that_the_checkpoint_has_lost_is_noticed(tmp_path: Path) -> None:
     log = Log(MapState(), Manifest())
     log.write({"counts": [(b"a", b"1")]})

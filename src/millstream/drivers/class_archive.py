@@ -30,6 +30,8 @@ _SWITCH: Final = "MILLSTREAM_CLASS_ARCHIVES"
 _OFF: Final = ("off", "false", "no", "0")
 _KEPT: Final = 3
 """Number of archives kept per program, by last use. Environments used alternately have different jars."""
+_VERIFIED: Final = "-XX:+VerifySharedSpaces"
+"""Otherwise a damaged archive could crash each JVM that maps it. With this option, the JVM runs without a damaged archive."""
 _SILENT: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 _MAKE: Final = """partial=$1 archive=$2 notes=$3; shift 3
 {
@@ -78,7 +80,7 @@ class ClassArchive:
             return []
         with suppress(OSError):
             os.utime(self.file)  # marks it as used
-        return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.file}", *_SILENT]
+        return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.file}", _VERIFIED, *_SILENT]
 
     @property
     def noted(self) -> bool:

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from millstream.core.model.errors import StoreError
 from millstream.drivers import private
+from millstream.drivers.memory.memory_copy import open_local_copy
+from millstream.drivers.spark.executor.copies import CopiesSpec
 
 LONG_AGO = (1, 1)
 
@@ -46,6 +49,29 @@ def test_a_directory_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> N
         0o700,
         0o700,
     ]
+
+
+def test_local_copies_are_closed_to_others_where_only_executors_run(tmp_path: Path) -> None:
+    spec = CopiesSpec(str(tmp_path / "app" / "tasks"), {"memory": open_local_copy}, {"s": "memory"}, 1 << 20)
+    before = os.umask(0)
+    try:
+        spec.opened("memory", f"{spec.directory}/0_0/memory")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "app").stat().st_mode) == 0o700
+
+
+def test_a_directory_that_belongs_to_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted", str(self))
+
+    (tmp_path / "app").mkdir(mode=0o755)
+    monkeypatch.setattr(Path, "chmod", refused)
+    spec = CopiesSpec(str(tmp_path / "app" / "tasks"), {"memory": open_local_copy}, {"s": "memory"}, 1 << 20)
+    with pytest.raises(StoreError, match="belongs to this user"):
+        spec.opened("memory", f"{spec.directory}/0_0/memory")
 
 
 def test_a_directory_that_was_open_is_closed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
@@ -14,6 +15,9 @@ from millstream.drivers.remote_stores.secure_channel import Channel, accepted
 log = logging.getLogger("millstream.queries")
 
 _BACKLOG: Final = 128
+_MOST_UNPROVEN: Final = 64
+"""Maximum number of connections that have not proven the key yet. Others are closed; a host that needs one connects again."""
+_PAUSE_S: Final = 0.1
 
 
 class HostListener:
@@ -30,6 +34,7 @@ class HostListener:
         self._key = key
         self._channels: dict[str, Channel] = {}
         self._lock = threading.Condition()
+        self._unproven = threading.Semaphore(_MOST_UNPROVEN)
         self._closed = False
         threading.Thread(target=self._accept, name="millstream-query-hosts", daemon=True).start()
 
@@ -79,6 +84,10 @@ class HostListener:
                 if self._closed:
                     return
                 log.warning("an executor host could not connect for queries: %r", error)
+                time.sleep(_PAUSE_S)  # without free descriptors, every attempt fails at once
+                continue
+            if not self._unproven.acquire(blocking=False):
+                connection.close()
                 continue
             threading.Thread(
                 target=self._welcome, args=(connection,), name="millstream-query-host", daemon=True
@@ -92,6 +101,8 @@ class HostListener:
             log.warning("a process could not connect for queries: %r", error)
             connection.close()
             return
+        finally:
+            self._unproven.release()
         with self._lock:
             before = self._channels.pop(host, None)
             if not self._closed:

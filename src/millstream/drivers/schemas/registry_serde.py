@@ -67,7 +67,9 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
         try:
             client = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
         except (TypeError, ValueError) as error:
-            raise SettingsError(f"the client of the schema registry rejects its settings: {error}") from None
+            raise SettingsError(
+                f"the client of the schema registry rejects its settings: {_without_user_info(str(error))}"
+            ) from None
         _CLIENTS.append((process, registry, client))
         return client
 
@@ -153,8 +155,7 @@ class RegistrySerde:
             time.sleep(_PAUSE_S)
 
     def _address(self) -> str:
-        """Return the address without user names and passwords, which a URL may contain."""
-        return _USER_INFO.sub("//", str(dict(self._spec.registry)["url"]))
+        return _without_user_info(str(dict(self._spec.registry)["url"]))
 
     def _call(self, context: SerdeContext, *, writing: bool) -> Callable[..., Any]:
         if self._pid != os.getpid():
@@ -163,6 +164,11 @@ class RegistrySerde:
         if use not in self._made:
             self._made[use] = _writer(self._spec) if writing else _reader(self._spec)
         return self._made[use]
+
+
+def _without_user_info(text: str) -> str:
+    """Return a text without the user names and passwords that its URLs contain."""
+    return _USER_INFO.sub("//", text)
 
 
 def _context(context: SerdeContext) -> SerializationContext:

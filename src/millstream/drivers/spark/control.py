@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ Handler = Callable[[str, Any], Any]
 
 _AUTHENTICATION_S: Final = 10
 _BACKLOG: Final = 128
+_PAUSE_S: Final = 0.1
 _TIMEVAL: Final = struct.Struct("ll")
 
 
@@ -109,6 +111,7 @@ class ControlServer:
             except OSError as error:
                 if not self._closed:
                     log.warning("a process could not connect to the application: %r", error)
+                    time.sleep(_PAUSE_S)  # without free descriptors, every attempt fails at once
                 continue
             threading.Thread(
                 target=self._serve, args=(connected,), name="millstream-control-line", daemon=True

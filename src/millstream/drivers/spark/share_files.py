@@ -16,7 +16,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
@@ -64,11 +64,22 @@ def read_share(directory: Path, task: TaskId) -> Iterator[tuple[int, bytes]]:
                     if length != checksum:
                         raise _damaged(path, task)
                     return
-                data = file.read(length)
+                data = _exactly(file, length)
                 checksum = zlib.crc32(data, zlib.crc32(head, checksum))
                 yield number, data
     except (OSError, struct.error) as error:
         raise _damaged(path, task) from error
+
+
+def _exactly(file: IO[bytes], length: int) -> bytes:
+    """Read a part of a file. A damaged length may be negative, or larger than the memory.
+
+    Raises:
+        OSError: If the file has fewer bytes.
+    """
+    if not 0 <= length <= os.fstat(file.fileno()).st_size:
+        raise OSError(f"a part of {length} bytes is longer than the file")
+    return file.read(length)
 
 
 def _damaged(path: Path, task: TaskId) -> StoreError:

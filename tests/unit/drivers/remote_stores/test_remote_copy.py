@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
+from ssl import SSLError
 
 import pytest
 
@@ -14,6 +15,7 @@ from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.ports import ByteStores
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
+from millstream.drivers.remote_stores import host_listener
 from millstream.drivers.remote_stores.host_listener import HostListener
 from millstream.drivers.remote_stores.remote_copy import RemoteCopy
 from millstream.drivers.remote_stores.secure_channel import Channel, connected
@@ -116,6 +118,16 @@ def test_who_does_not_know_the_key_gets_no_channel(caplog: pytest.LogCaptureFixt
         while len(caplog.records) < 2:
             threading.Event().wait(0.01)
         assert listener.hosts() == frozenset()
+
+
+def test_connections_that_prove_nothing_do_not_use_up_the_program() -> None:
+    with closing(HostListener("127.0.0.1", KEY)) as listener, ExitStack() as silent:
+        before = threading.active_count()
+        for _ in range(3 * host_listener._MOST_UNPROVEN):
+            silent.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+        with pytest.raises((ConnectionError, SSLError)):
+            connected(("127.0.0.1", listener.port), KEY)
+        assert threading.active_count() <= before + host_listener._MOST_UNPROVEN
 
 
 def test_what_crosses_the_network_is_encrypted() -> None:

@@ -327,3 +327,10 @@ def test_the_error_about_an_outage_contains_no_password(monkeypatch: pytest.Monk
     with pytest.raises(UnavailableError, match="https://one:8081,https://two:8081") as raised:
         serde.serialize(Order("a", 1))
     assert "hunter2" not in str(raised.value)
+
+
+def test_the_error_for_an_address_has_no_password() -> None:
+    serde = ms.serdes.avro(Order, registry="ftp://ada:hunter2@one:8081")
+    with pytest.raises(SettingsError, match=r"Invalid url ftp://one:8081") as raised:
+        serde.serialize(Order("a", 1))
+    assert "hunter2" not in str(raised.value)

@@ -33,6 +33,8 @@ _DRIVER_MEMORY: Final = "2g"
 _JIT: Final = "-XX:TieredStopAtLevel=1"
 """The JVM moves chunks but processes no records, so its optimising compiler would cost more than it saves."""
 _LOCAL: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+"""Names of settings whose values Spark hides, by default (``spark.redaction.regex``)."""
 _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.MULTILINE)
 
 
@@ -55,15 +57,17 @@ def given_to_spark(ours: Mapping[str, str], log: Path | None) -> dict[str, str]:
     Starts a JVM if there is none.
 
     Args:
-        ours: The application's Spark settings. A new JVM receives them, because some take effect only at its start.
+        ours: The application's Spark settings. A new JVM receives them, because some take effect only at its start; but not secrets,
+            because it receives them on its command line, which every user of the host can read.
         log: File for the output of a new JVM and its Python workers. None means this program's output.
     """
     if SparkContext._gateway is None:
         local = _will_be_local(ours)
         if local and starts_jvm():
             start_fork_server(log)
+        shown = {name: value for name, value in ours.items() if not _SECRET.search(name)}
         with _variables({"PYSPARK_PYTHON": worker_python()} if local else {}):
-            _start_jvm(SparkConf(loadDefaults=False).setAll(list(ours.items())), log)
+            _start_jvm(SparkConf(loadDefaults=False).setAll(list(shown.items())), log)
     return _without_defaults_of_submit(
         dict(SparkConf().getAll()), shell="PYSPARK_GATEWAY_PORT" not in os.environ
     )

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from millstream.core.ports import (
@@ -23,6 +24,8 @@ from millstream.core.ports import (
     store_of,
 )
 from millstream.core.state.segments.log import Manifest
+from millstream.drivers.directory import CopyDirectory
+from millstream.drivers.private import make_private
 from millstream.drivers.spark.executor.statelog import StateLog
 
 Items = TypeVar("Items")
@@ -53,6 +56,17 @@ class CopiesSpec:
         return self.memory_bytes // max(len(set(self.engines.values())), 1)
 
     def opened(self, engine: str, directory: str) -> LocalCopy:
+        """Open the local copy of an engine.
+
+        The application's directory becomes private: on a host that only has executors, nothing else creates it.
+
+        Raises:
+            StoreError: If the directory cannot be written.
+        """
+        try:
+            make_private(Path(self.directory).parent)
+        except OSError as error:
+            raise CopyDirectory(directory).failed(error) from error
         return self.openers[engine](directory, self.memory_per_engine, self.run)
 
 

@@ -39,6 +39,17 @@ def test_the_master_is_expected_before_a_jvm_can_be_asked(
     assert launch._expected_master() == master
 
 
+def test_no_secret_is_on_the_command_line_of_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user of the host can read it."""
+    given: dict[str, str] = {}
+    monkeypatch.setattr(launch.SparkContext, "_gateway", None)
+    monkeypatch.setattr(launch, "start_fork_server", lambda log: None)
+    monkeypatch.setattr(launch, "_start_jvm", lambda conf, log: given.update(conf.getAll()))
+    secrets = ["spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.access.key", "spark.ssl.keyPassword"]
+    launch.given_to_spark({"spark.driver.memory": "3g", **dict.fromkeys(secrets, "x")}, None)
+    assert given == {"spark.driver.memory": "3g"}
+
+
 def test_what_spark_submit_says_by_itself_is_no_wish_of_the_users() -> None:
     said = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true", "spark.master": "yarn"}
     assert launch._without_defaults_of_submit(said, shell=True) == {"spark.master": "yarn"}
