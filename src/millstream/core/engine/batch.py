@@ -21,6 +21,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import ConsumerRecord, Headers, Records
 from millstream.core.model.serdes import Serde, quickly, read
 from millstream.core.model.timestamps import wall_clock
+from millstream.core.state.keys import FOREVER
 from millstream.core.topology.nodes import Source
 
 
@@ -241,9 +242,9 @@ class Reading:
                 return record
             by_clock = source.timestamp is wall_clock
             extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
-            if not isinstance(extracted, int):
+            if not isinstance(extracted, int) or extracted > FOREVER:
                 raise DeserializationError(
-                    f"the timestamp extractor returned {extracted!r} instead of an int of ms"
+                    f"the timestamp extractor returned {extracted!r} instead of an int of ms below 2**63"
                 )
             record = record._replace(timestamp=extracted)
         except Exception as error:

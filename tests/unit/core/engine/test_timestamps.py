@@ -133,9 +133,10 @@ def fails(record: ms.ConsumerRecord, partition_time: int) -> int:
         (fails, "LookupError: no time"),
         (lambda record, time: None, "the timestamp extractor returned"),
         (lambda record, time: 1.5, "the timestamp extractor returned"),
+        (lambda record, time: 2**63, "the timestamp extractor returned"),
         (lambda record, time: "12", "the timestamp extractor returned"),
     ],
-    ids=["raises", "None", "float", "text"],
+    ids=["raises", "None", "float", "too large", "text"],
 )
 class TestAnExtractorThatFails:
     def test_is_located(self, extractor: Extractor, cause: str) -> None:
