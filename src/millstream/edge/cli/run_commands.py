@@ -22,7 +22,9 @@ Id = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting; repeatable."),
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting; repeatable. Dictionaries and lists are JSON."
+    ),
 ]
 
 
@@ -44,9 +46,7 @@ def run(
     from millstream.edge.cli.programs_by_name import application_of, settings_in
 
     with reporting_errors("run"):
-        given = settings_in(settings or [])
-        if bootstrap_servers is not None:
-            given["bootstrap_servers"] = bootstrap_servers
+        given = settings_in(settings or [], bootstrap_servers)
         application = application_of(target, application_id, given)
         application.run(until="end" if until_end else None, standby=standby)
 
@@ -62,9 +62,7 @@ def plan(
     from millstream.edge.preflight.preflight_check import preflight
 
     with reporting_errors("plan"):
-        given = settings_in(settings or [])
-        if bootstrap_servers is not None:
-            given["bootstrap_servers"] = bootstrap_servers
+        given = settings_in(settings or [], bootstrap_servers)
         report = preflight(application_of(target, application_id, given))
         for line in report.lines():
             typer.echo(line)
@@ -97,9 +95,7 @@ def shell(
     from millstream.edge.lab.lab import Lab
 
     with reporting_errors("shell"):
-        given = settings_in(settings or [])
-        if bootstrap_servers is not None:
-            given["bootstrap_servers"] = bootstrap_servers
+        given = settings_in(settings or [], bootstrap_servers)
         topology = topology_of(target)
         with Lab(application_id or name_of(target), **given) as lab:
             _talk(lab.deploy(topology), {"topology": topology})

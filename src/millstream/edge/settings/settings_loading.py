@@ -28,8 +28,7 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
         SettingsError: If a setting does not exist or has an invalid value; the message names the correct form.
     """
     for name in given:
-        if name not in Settings.model_fields:
-            raise SettingsError(_unknown(name))
+        check_name(name)
     check_variables(os.environ, Settings.model_fields)
     try:
         return Settings(**given)
@@ -42,6 +41,16 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
     except ValueError as error:
         file = os.environ.get(f"{PREFIX}CONFIG")
         raise SettingsError(f"the settings file {file!r} (MILLSTREAM_CONFIG) is not TOML: {error}") from None
+
+
+def check_name(name: str) -> None:
+    """Check that there is such a setting.
+
+    Raises:
+        SettingsError: If there is none; the message names a similar one.
+    """
+    if name not in Settings.model_fields:
+        raise SettingsError(_unknown(name))
 
 
 def _unknown(name: str) -> str:
