@@ -180,6 +180,10 @@ class TestSources:
         }
         assert settings.consumer == {"fetch.min.bytes": "5"}
 
+    def test_settings_of_spark_keep_their_capitals(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MILLSTREAM_SPARK", '{"spark.executor.memoryOverhead": "1g"}')
+        assert settings_from(SERVERS).spark == {"spark.executor.memoryOverhead": "1g"}
+
     def test_what_a_variable_may_not_set_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID", "other")
         with pytest.raises(SettingsError, match=r"'group.id' cannot be set here"):
@@ -200,6 +204,10 @@ class TestSources:
             (
                 "MILLSTREAM_ON_OPERATOR_ERROR__NIX",
                 "write the other settings as JSON, as MILLSTREAM_ON_OPERATOR_ERROR={...}",
+            ),
+            (
+                "MILLSTREAM_SPARK__SPARK_EXECUTOR_MEMORYOVERHEAD",
+                """are case-sensitive: write them as JSON, as MILLSTREAM_SPARK='{"spark.executor.memoryOverhead": "1g"}'""",
             ),
         ],
     )
