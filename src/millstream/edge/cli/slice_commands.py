@@ -14,7 +14,9 @@ def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
     *,
-    partition: Annotated[list[int] | None, typer.Option(help="Only this partition; repeatable.")] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only this partition; repeatable.")
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(

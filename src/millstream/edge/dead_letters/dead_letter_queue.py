@@ -27,6 +27,7 @@ from millstream.edge.dead_letters.envelope import (
     envelopes,
 )
 from millstream.edge.dead_letters.replayed import Replayed
+from millstream.edge.records.chosen_records import check_partitions
 from millstream.edge.settings.settings import Settings
 
 GROUP: str = "millstream-dlq-"
@@ -95,6 +96,14 @@ class DeadLetterQueue:
                 f"topic {topic!r} does not exist at {settings.bootstrap_servers}; give the name of a dead-letter topic"
             )
         self._ends = self._broker.end_offsets(self._counts)[topic]
+
+    def check(self, chosen: Chosen) -> None:
+        """Check that a filter names only partitions of this topic.
+
+        Raises:
+            SettingsError: If it names another one.
+        """
+        check_partitions(chosen.partitions, self._counts)
 
     def replayed(self, *, settled: bool = False) -> dict[int, Replayed]:
         """Return what was replayed, by partition.

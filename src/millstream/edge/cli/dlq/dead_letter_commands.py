@@ -50,9 +50,9 @@ Since = Annotated[
 Until = Annotated[str | None, typer.Option(metavar="ISO", help="Only records with an earlier time.")]
 Partitions = Annotated[
     list[int] | None,
-    typer.Option("--partition", help="Only this partition of the dead-letter topic; repeatable."),
+    typer.Option("--partition", min=0, help="Only this partition of the dead-letter topic; repeatable."),
 ]
-Offsets = Annotated[list[int] | None, typer.Option("--offset", help="Only this offset; repeatable.")]
+Offsets = Annotated[list[int] | None, typer.Option("--offset", min=0, help="Only this offset; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per letter.")]
 
 

@@ -20,6 +20,7 @@ from millstream.edge.dead_letters.dead_letter_queue import (
     Tally,
 )
 from millstream.edge.dead_letters.envelope import FAILURE_HEADERS, OURS, THEIRS, Chosen, Envelope
+from millstream.edge.records.chosen_records import check_times
 from millstream.testing.slice_file import json_value
 
 _COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
@@ -40,20 +41,22 @@ def chosen(
     """Return the filter that the options describe.
 
     Raises:
-        SettingsError: If a time or the regular expression is invalid.
+        SettingsError: If a time or the regular expression is invalid, or the time range is empty.
     """
     try:
         pattern = None if error is None else re.compile(error)
     except re.error as wrong:
         raise SettingsError(f"--error {error!r} is not a regular expression: {wrong}") from None
+    since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
+    check_times(since_ms, until_ms)
     return Chosen(
         stage,
         node,
         source,
         pattern,
         key,
-        None if since is None else timestamp_ms(since),
-        None if until is None else timestamp_ms(until),
+        since_ms,
+        until_ms,
         frozenset(partitions or ()),
         frozenset(offsets or ()),
     )
@@ -69,8 +72,10 @@ def print_list(
         pending: Whether to omit replayed dead letters.
 
     Raises:
+        SettingsError: If a chosen partition does not exist.
         LetterNotFoundError: If the topic has records, but no dead letters.
     """
+    queue.check(choice)
     seen: Counter[bool] = Counter()
     letters = _letters(queue.read(pending=pending), seen)
     listed = islice((pair for pair in letters if choice.has(pair[0])), limit)
@@ -139,7 +144,11 @@ def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bo
 
     Args:
         sure: Asks for confirmation; None only to print.
+
+    Raises:
+        SettingsError: If a chosen partition does not exist.
     """
+    queue.check(request.chosen)
     tally = queue.tally(request)
     typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
     for line in tally_lines(tally):
