@@ -41,7 +41,7 @@ def record(
     from millstream.edge.records.recording import record as write
 
     with reporting_errors("record"):
-        since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
+        since_ms, until_ms = (None if text is None else max(0, timestamp_ms(text)) for text in (since, until))
         wanted = RecordedRange(
             tuple(dict.fromkeys(topics)), frozenset(partition or ()), since_ms, until_ms, last
         )
