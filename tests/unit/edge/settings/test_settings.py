@@ -91,6 +91,13 @@ class TestValues:
                 r"^the setting 'max_records_per_second\.in' cannot be 0: Input should be greater than 0",
             ),
             ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be \(not shown\): "),
+            ("bootstrap_servers", " ", r"cannot be ' ': Input should not be empty"),
+            ("state_dir", "", r"cannot be '': Input should not be empty"),
+            ("http_host", "", r"cannot be '': Input should not be empty"),
+            ("dead_letter_topic", "", r"cannot be '': Input should be 1 to 249 letters"),
+            ("dead_letter_topic", "a b", r"cannot be 'a b': Input should be 1 to 249 letters"),
+            ("replication_factor", 0, r"cannot be 0: Input should be at least 1, or -1 for the broker's"),
+            ("replication_factor", -2, r"cannot be -2: Input should be greater than or equal to -1"),
         ],
     )
     def test_that_are_impossible_are_reported(self, name: str, value: Any, message: str) -> None:
