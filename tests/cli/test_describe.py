@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import millstream as ms
 from millstream.edge.cli import main
 from millstream.edge.cli.commands import DescribeFormat, app
 from millstream.edge.cli.describe_command import FORMATS, TargetError, described, topology_of
+from millstream.edge.cli.programs_by_name import application_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -71,7 +73,7 @@ def test_in_every_format(program: str, form: str, beginning: str) -> None:
         ("./{}:app", "write MODULE:ATTRIBUTE"),
         (".{}:app", "write MODULE:ATTRIBUTE"),
         ("{}:topolgy", "has no 'topolgy'; did you mean builder or topology or app?"),
-        ("{}:nothing", "is a int; it should be a Topology"),
+        ("{}:nothing", "is of type int; it should be a Topology"),
         ("no_such_module:app", "there is no module 'no_such_module'"),
     ],
 )
@@ -93,10 +95,59 @@ def test_a_function_with_parameters_is_refused(program: str) -> None:
             made()
 
 
-def test_a_missing_import_of_the_module_itself_is_not_blamed_on_the_target(program: str) -> None:
-    Path(f"{program}_broken.py").write_text("import no_such_module")
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from os import no_such_name", "ImportError: cannot import name 'no_such_name'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def app(:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_fails_is_shown_with_its_own_lines_only(program: str, text: str, why: str) -> None:
+    Path(f"{program}_broken.py").write_text(text)
+    with pytest.raises(TargetError) as caught:
         described(f"{program}_broken:app", "text")
+    message = str(caught.value)
+    assert message.startswith(f"the module '{program}_broken' cannot be imported:\n")
+    assert why in message.splitlines()[-1]
+    assert f'{program}_broken.py", line 1' in message
+    assert "importlib" not in message
+    assert "describe_command" not in message
+
+
+def test_a_missing_package_of_an_extra_is_left_to_the_command(program: str) -> None:
+    Path(f"{program}_spark.py").write_text("import pyspark.no_such_module")
+    with pytest.raises(ModuleNotFoundError, match=r"pyspark\.no_such_module"):
+        described(f"{program}_spark:app", "text")
+
+
+def test_a_function_that_fails_is_shown_with_its_own_lines_only(program: str) -> None:
+    Path(f"{program}_fails.py").write_text("def topology():\n    return {}['shop']\n")
+    with pytest.raises(TargetError, match=rf"'{program}_fails:topology' failed:\n") as caught:
+        topology_of(f"{program}_fails:topology")
+    assert str(caught.value).endswith("KeyError: 'shop'")
+    assert "describe_command" not in str(caught.value)
+
+
+def test_a_function_is_called_once(program: str) -> None:
+    Path(f"{program}_once.py").write_text(
+        f"from {program} import topology as made\ncalls = []\ndef topology():\n    calls.append(1)\n    return made\n"
+        "def again():\n    return again\n"
+    )
+    application_of(f"{program}_once:topology", "shop", {"bootstrap_servers": "b:1"})
+    assert sys.modules[f"{program}_once"].calls == [1]
+    for made in (
+        lambda: described(f"{program}_once:again", "text"),
+        lambda: topology_of(f"{program}_once:again"),
+    ):
+        with pytest.raises(TargetError, match="is of type function; it should be a Topology"):
+            made()
+
+
+def test_an_empty_id_is_refused(program: str) -> None:
+    with pytest.raises(ms.errors.TopologyError, match="'' cannot be the name of an application"):
+        application_of(f"{program}:topology", "", {"bootstrap_servers": "b:1"})
 
 
 def test_the_command_prints_and_ends(program: str) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from millstream.core.dsl.builder import StreamsBuilder
@@ -19,6 +21,7 @@ from millstream.core.model.errors import MillstreamError
 from millstream.core.topology import describe, drawing
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
+from millstream.edge.spark.required_packages import explained
 
 FORMATS: Mapping[str, Callable[[Plan], str]] = {
     "text": describe.text,
@@ -45,7 +48,7 @@ def described(target: str, form: str) -> str:
     """
     if form not in FORMATS:
         raise TargetError(f"there is no format {form!r}; the formats are {', '.join(FORMATS)}")
-    return FORMATS[form](_plan_of(load(target), target))
+    return FORMATS[form](_plan_of(resolved(target), target))
 
 
 def load(target: str) -> Any:
@@ -55,7 +58,7 @@ def load(target: str) -> Any:
         target: ``module:attribute``; the attribute may contain dots.
 
     Raises:
-        TargetError: If the module or the attribute does not exist.
+        TargetError: If the module or the attribute does not exist, or the module cannot be imported.
     """
     module_name, colon, attribute = target.partition(":")
     if (
@@ -68,19 +71,49 @@ def load(target: str) -> Any:
         )
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module itself imports a missing module
-        raise TargetError(
-            f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this command in the directory of the module"
-        ) from None
+    found: Any = _imported(module_name)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise TargetError(f"{module_name} has no {attribute!r}{_suitable(found)}")
         found = getattr(found, name)
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise TargetError(
+                f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this command in the directory of the module"
+            ) from None
+        if explained(error, "this command") is not error:
+            raise  # of an extra
+        raise _failed(f"the module {name!r} cannot be imported", error) from None
+    except MillstreamError:
+        raise
+    except Exception as error:
+        raise _failed(f"the module {name!r} cannot be imported", error) from None
+
+
+def _failed(what: str, error: Exception) -> TargetError:
+    """Return the error for an exception of the user's program, with its traceback, but without the frames of this command."""
+    trace = traceback.TracebackException.from_exception(error)
+    own = ("<frozen importlib", importlib.__file__, __file__)
+    trace.stack = traceback.StackSummary.from_list(
+        [frame for frame in trace.stack if not frame.filename.startswith(own)]
+    )
+    return TargetError(f"{what}:\n{''.join(trace.format()).rstrip()}")
+
+
+def resolved(target: str) -> Any:
+    """Return the object of a target; if it is a function, what the function returns.
+
+    Raises:
+        TargetError: If the module or the attribute does not exist, or the program fails.
+    """
+    found = load(target)
+    return called(found, target) if callable(found) and not isinstance(found, type) else found
 
 
 def topology_of(target: str) -> Topology:
@@ -93,16 +126,22 @@ def topology_of(target: str) -> Topology:
         TargetError: If the module or the attribute does not exist, or the attribute is not a topology.
         TopologyError: If the topology is not valid.
     """
-    found = load(target)
-    while callable(found) and not isinstance(found, (type, Topology, StreamsBuilder)):
-        found = called(found, target)
+    return as_topology(resolved(target), target)
+
+
+def as_topology(found: Any, target: str) -> Topology:
+    """Return the topology that an object is or builds.
+
+    Raises:
+        TargetError: If it is neither a topology nor a builder.
+        TopologyError: If the topology is not valid.
+    """
     if isinstance(found, StreamsBuilder):
         return found.build()
     if isinstance(found, Topology):
         return found
     raise TargetError(
-        f"{target!r} is a {type(found).__name__}; it should be a Topology, a StreamsBuilder, or a function without parameters "
-        "that returns one"
+        f"{target!r} is {_kind(found)}; it should be a Topology, a StreamsBuilder, or a function without parameters that returns one"
     )
 
 
@@ -110,26 +149,31 @@ def called(function: Callable[..., Any], target: str) -> Any:
     """Return the result of a function without parameters.
 
     Raises:
-        TargetError: If it needs an argument.
+        TargetError: If it needs an argument, or raises an exception that is not Millstream's.
     """
     kinds = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     for name, parameter in signature(function).parameters.items():
         if parameter.default is Parameter.empty and parameter.kind not in kinds:
             raise TargetError(f"{target!r} needs the argument {name!r}; {_EXPECTED}")
-    return function()
+    try:
+        return function()
+    except (MillstreamError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        raise _failed(f"{target!r} failed", error) from None
 
 
 def _plan_of(found: Any, target: str) -> Plan:
     if _is_application(found):
         plan: Plan = found.plan
         return plan
-    if isinstance(found, StreamsBuilder):
-        return found.build().plan()
-    if isinstance(found, Topology):
-        return found.plan()
-    if callable(found) and not isinstance(found, type):
-        return _plan_of(called(found, target), target)
-    raise TargetError(f"{target!r} is a {type(found).__name__}; {_EXPECTED}")
+    if isinstance(found, (StreamsBuilder, Topology)):
+        return as_topology(found, target).plan()
+    raise TargetError(f"{target!r} is {_kind(found)}; {_EXPECTED}")
+
+
+def _kind(found: Any) -> str:
+    return "None" if found is None else f"of type {type(found).__name__}"
 
 
 def _is_application(found: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from millstream.core.model.errors import SettingsError
 from millstream.edge.application.application import Application
-from millstream.edge.cli.describe_command import called, load, topology_of
+from millstream.edge.cli.describe_command import as_topology, resolved
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import check_name
 
@@ -26,15 +26,13 @@ def application_of(target: str, application_id: str | None, given: Mapping[str, 
         SettingsError: If settings are invalid, or are given although the target is an application with its own settings.
         MillstreamError: If the target is none of these.
     """
-    found = load(target)
-    if callable(found) and not isinstance(found, type) and not isinstance(found, Application):
-        made = called(found, target) if not hasattr(found, "build") else found
-        found = made if isinstance(made, Application) else found
+    found = resolved(target)
     if isinstance(found, Application):
         if given or application_id is not None:
             raise SettingsError(f"{target!r} is an application, which has its id and its settings; give none")
         return found
-    return Application(application_id or name_of(target), topology_of(target), **given)
+    name = name_of(target) if application_id is None else application_id
+    return Application(name, as_topology(found, target), **given)
 
 
 def name_of(target: str) -> str:

@@ -97,7 +97,8 @@ def shell(
     with reporting_errors("shell"):
         given = settings_in(settings or [], bootstrap_servers)
         topology = topology_of(target)
-        with Lab(application_id or name_of(target), **given) as lab:
+        name = name_of(target) if application_id is None else application_id
+        with Lab(name, **given) as lab:
             _talk(lab.deploy(topology), {"topology": topology})
 
 
