@@ -190,7 +190,7 @@ def resume(
 @app.command()
 def throttle(
     application_id: Running,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Maximum records per second, or off.")],
     state_dir: StateDir = None,
 ) -> None:
