@@ -18,6 +18,9 @@ from millstream.edge.cli.commands import app
         (["top", "shop", "--interval", "inf"], 2, "Invalid value for '--interval'"),
         (["record", "slice.jsonl", "in", "--partition", "-1"], 2, "Invalid value for '--partition'"),
         (["dlq", "list", "letters", "--offset", "-1"], 2, "Invalid value for '--offset'"),
+        (["dlq", "list", "letters", "--group", ""], 1, "--group is empty"),
+        (["demo", "--master", "nonsense"], 2, "Input should be local[*], spark://host:7077, yarn"),
+        (["doctor", "--master", ""], 2, "Input should be local[*], spark://host:7077, yarn"),
     ],
 )
 def test_an_option_that_has_no_meaning_is_refused(
@@ -29,3 +32,11 @@ def test_an_option_that_has_no_meaning_is_refused(
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, why in result.stderr) == (code, True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"MILLSTREAM_STATE_DIR=a\0b"])
+def test_a_file_of_variables_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / ".env"
+    file.write_bytes(content)
+    result = CliRunner().invoke(app, ["--env-file", str(file), "status", "shop"])
+    assert (result.exit_code, f"'{file}' cannot be read" in result.stderr.replace("\n", "")) == (2, True)

@@ -183,3 +183,13 @@ def test_a_partition_that_does_not_exist(topics: tuple[Apps, str, str], command:
         1,
         f"millstream dlq {command[0]}: there is no partition 99: topic {dead!r} has only partition 0\n",
     )
+
+
+def test_a_topic_to_which_nothing_can_be_sent_back(topics: tuple[Apps, str, str]) -> None:
+    apps, _, dead = topics
+    for to, why in (
+        (dead, "is the dead-letter topic itself"),
+        ("no-such-topic", "names a topic that does not exist"),
+    ):
+        code, output = dlq(apps, "replay", dead, "--yes", "--to", to)
+        assert (code, output.startswith(f"millstream dlq replay: --to {to!r} {why}")) == (1, True)

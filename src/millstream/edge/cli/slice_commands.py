@@ -21,7 +21,7 @@ def record(
         str | None,
         typer.Option(
             metavar="ISO",
-            help="From the first record with this time or a later one, such as 2026-01-31T18:00:00.",
+            help="From the first record with this time or a later one, such as 2026-01-31T18:00:00; without a zone, UTC.",
         ),
     ] = None,
     until: Annotated[

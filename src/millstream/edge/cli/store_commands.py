@@ -42,7 +42,9 @@ def store(
         typer.Argument(metavar="ARGUMENT...", help="Keys, then times in ms since the epoch."),
     ] = None,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of entries.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of entries. Default: 10000, which is the most.")
+    ] = None,
     timestamps: Annotated[
         bool, typer.Option("--timestamps", help="Print values with their timestamps.")
     ] = False,

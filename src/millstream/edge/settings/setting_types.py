@@ -28,6 +28,23 @@ def _topic(name: str) -> str:
         ) from None
 
 
+def master_of(text: str) -> str:
+    """Return a Spark master; refuse what spark-submit refuses, which would look like a missing Java.
+
+    Raises:
+        PydanticCustomError: If it is none.
+
+    Example:
+        >>> master_of("local[*]"), master_of("yarn")
+        ('local[*]', 'yarn')
+    """
+    if text != "yarn" and not text.startswith(("local", "spark://", "k8s://")):
+        raise PydanticCustomError(
+            "master", "Input should be local[*], spark://host:7077, yarn or k8s://https://host:port"
+        )
+    return text
+
+
 def _replicas(count: int) -> int:
     if count == 0:
         raise PydanticCustomError("replicas", "Input should be at least 1, or -1 for the broker's default")
@@ -37,5 +54,6 @@ def _replicas(count: int) -> int:
 FilledText = Annotated[str, BeforeValidator(_filled)]
 Directory = Annotated[Path, BeforeValidator(_filled)]
 TopicName = Annotated[str, AfterValidator(_topic)]
+Master = Annotated[str, AfterValidator(master_of)]
 Replicas = Annotated[int, Field(ge=-1), AfterValidator(_replicas)]
 Port = Annotated[int | None, Field(ge=0, lt=65_536)]

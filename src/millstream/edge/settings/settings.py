@@ -28,7 +28,7 @@ from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
 from millstream.edge.settings.duration_text import Milliseconds
 from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file
-from millstream.edge.settings.setting_types import Directory, FilledText, Port, Replicas, TopicName
+from millstream.edge.settings.setting_types import Directory, FilledText, Master, Port, Replicas, TopicName
 from millstream.edge.status.log_output import Output
 
 
@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
         "rescale", description="what to do if the checkpoint has another number of shuffle partitions"
     )
-    master: str | None = Field(
+    master: Master | None = Field(
         None,
         description="Spark master, if no session is active; None: the master that spark-submit or "
         "spark-defaults.conf sets, else local[*]",

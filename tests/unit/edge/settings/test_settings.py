@@ -96,6 +96,8 @@ class TestValues:
             ("http_host", "", r"cannot be '': Input should not be empty"),
             ("dead_letter_topic", "", r"cannot be '': Input should be 1 to 249 letters"),
             ("dead_letter_topic", "a b", r"cannot be 'a b': Input should be 1 to 249 letters"),
+            ("master", "nonsense", r"cannot be 'nonsense': Input should be local\[\*\], spark://host:7077"),
+            ("master", "", r"cannot be '': Input should be local\[\*\], spark://host:7077"),
             ("replication_factor", 0, r"cannot be 0: Input should be at least 1, or -1 for the broker's"),
             ("replication_factor", -2, r"cannot be -2: Input should be greater than or equal to -1"),
         ],

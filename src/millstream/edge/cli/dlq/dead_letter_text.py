@@ -146,9 +146,10 @@ def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bo
         sure: Asks for confirmation; None only to print.
 
     Raises:
-        SettingsError: If a chosen partition does not exist.
+        SettingsError: If a chosen partition does not exist, or the records would be sent to the dead-letter topic.
+        TopicNotFoundError: If the topic to send to does not exist.
     """
-    queue.check(request.chosen)
+    queue.check(request.chosen, request.to)
     tally = queue.tally(request)
     typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
     for line in tally_lines(tally):
