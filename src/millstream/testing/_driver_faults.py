@@ -43,6 +43,9 @@ class DriverFaults(DriverTopics):
         again. Records that are collected for a micro-batch (``commit_every``) are still on the broker. Store objects that a test has taken
         from the driver belong to the killed application: take them again.
 
+        Raises:
+            MillstreamError: If the driver is closed.
+
         Example:
             >>> import millstream as ms
             >>> builder = ms.StreamsBuilder()
@@ -54,6 +57,7 @@ class DriverFaults(DriverTopics):
             ...     driver.output_topic("out").read_values()
             [1, 2]
         """
+        self._check_open()
         self._restart(kept(self._runner, self._before), deepcopy(self._runner.counters))
 
     def redeliver(self, times: int = 1) -> None:

@@ -20,11 +20,13 @@ from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.model.errors import ArgumentError, SettingsError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.model.topics import checked_name
 from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
 from millstream.testing._driver_faults import kept
+from millstream.testing._driver_topics import checked_time
 from millstream.testing._runner import DriverRunner, RunnerSettings
 from millstream.testing._tasks import CALLS
 from millstream.testing._topics import PerTopic, TopicLogs
@@ -65,8 +67,7 @@ class TopologyTestDriver(DriverTables):
         TopologyError: If the topology is invalid.
         IncompatibleTopologyError: If the topology cannot continue from the snapshot.
         CoPartitioningError: If co-partitioned topics have different partition counts.
-        SettingsError: If an argument is not a whole number or is too small, or ``partitions`` names a topic that is neither read nor
-            written.
+        SettingsError: If an argument has another type or is too small, or ``partitions`` names a topic that is neither read nor written.
 
     Source: ``org.apache.kafka.streams.TopologyTestDriver``.
 
@@ -102,8 +103,16 @@ class TopologyTestDriver(DriverTables):
             raise ArgumentError(
                 f"{topology!r} is a {type(topology).__name__}, not a ms.Topology; if it is a builder, call its build()"
             )
+        checked_name(application_id, "application")
         check_threads(num_threads_per_task, None)
         _check_micro_batches(commit_every, max_task_idle_ms)
+        _check_cache(statestore_cache_max_bytes)
+        _check_kinds(
+            policies=(policies, ErrorPolicies),
+            app_config=(app_config, Mapping),
+            snapshot=(snapshot, DriverSnapshot),
+            renamed_stores=(renamed_stores, Mapping),
+        )
         self._commit_every = commit_every
         self._collected, self._closed = [], False
         self._next = partial(
@@ -130,7 +139,7 @@ class TopologyTestDriver(DriverTables):
         )
         begin = snapshot or beginning(application_id)
         if wall_clock_ms is not None:
-            begin = replace(begin, wall_clock_ms=wall_clock_ms)
+            begin = replace(begin, wall_clock_ms=checked_time(wall_clock_ms, "wall_clock_ms"))
         self._topics = TopicLogs(partitions, begin.ends)
         self._before = begin.remembered
         plan = divided_plan(topology.plan(application_id), parallelism)
@@ -246,6 +255,20 @@ class TopologyTestDriver(DriverTables):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _check_kinds(**given: tuple[object, type]) -> None:
+    """Check the types of arguments that may be None."""
+    for name, (value, kind) in given.items():
+        if value is not None and not isinstance(value, kind):
+            raise SettingsError(f"{name}={value!r}: it must be of type {kind.__name__}, or None")
+
+
+def _check_cache(size: int) -> None:
+    if not isinstance(size, int) or size < 0:
+        raise SettingsError(
+            f"statestore_cache_max_bytes={size!r}: it must be a whole number of bytes, at least 0"
+        )
 
 
 def _check_micro_batches(commit_every: int, max_task_idle_ms: int | None) -> None:

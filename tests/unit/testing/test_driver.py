@@ -100,7 +100,7 @@ def test_keys_values_timestamps_and_headers_go_through() -> None:
 def test_a_timestamp_is_a_whole_number(timestamp: Any) -> None:
     with (
         Driver(echo()) as driver,
-        pytest.raises(SettingsError, match=r"timestamp=.*: a timestamp is a whole number of ms"),
+        pytest.raises(SettingsError, match=r"timestamp=.*: it must be a whole number of ms"),
     ):
         driver.pipe("in", "k", "v", timestamp)
 
