@@ -15,7 +15,7 @@ from millstream.core.engine.records.dividing import divided
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
-from millstream.core.model.errors import MillstreamError, TopicNotFoundError
+from millstream.core.model.errors import MillstreamError, SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.model.serdes import bytes as bytes_serde
@@ -47,6 +47,12 @@ class RunnerSettings:
     keep_processors: bool
     one_by_one: bool
     max_task_idle_ms: int | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cache_bytes, int) or self.cache_bytes < 0:
+            raise SettingsError(
+                f"statestore_cache_max_bytes={self.cache_bytes!r}: it must be a whole number of bytes, at least 0"
+            )
 
 
 class DriverRunner:

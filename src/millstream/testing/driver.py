@@ -103,16 +103,8 @@ class TopologyTestDriver(DriverTables):
             raise ArgumentError(
                 f"{topology!r} is a {type(topology).__name__}, not a ms.Topology; if it is a builder, call its build()"
             )
-        checked_name(application_id, "application")
         check_threads(num_threads_per_task, None)
         _check_micro_batches(commit_every, max_task_idle_ms)
-        _check_cache(statestore_cache_max_bytes)
-        _check_kinds(
-            policies=(policies, ErrorPolicies),
-            app_config=(app_config, Mapping),
-            snapshot=(snapshot, DriverSnapshot),
-            renamed_stores=(renamed_stores, Mapping),
-        )
         self._commit_every = commit_every
         self._collected, self._closed = [], False
         self._next = partial(
@@ -129,21 +121,21 @@ class TopologyTestDriver(DriverTables):
             parallelism=parallelism,
         )
         settings = RunnerSettings(
-            policies or ErrorPolicies(),
+            _of_kind("policies", policies, ErrorPolicies) or ErrorPolicies(),
             statestore_cache_max_bytes,
-            app_config or {},
+            _of_kind("app_config", app_config, Mapping) or {},
             TaskThreads(num_threads_per_task) if num_threads_per_task > 1 else None,
             keep_processors,
             commit_every == 1,
             max_task_idle_ms,
         )
-        begin = snapshot or beginning(application_id)
-        if wall_clock_ms is not None:
-            begin = replace(begin, wall_clock_ms=checked_time(wall_clock_ms, "wall_clock_ms"))
+        begin = _begin(application_id, snapshot, wall_clock_ms)
         self._topics = TopicLogs(partitions, begin.ends)
         self._before = begin.remembered
         plan = divided_plan(topology.plan(application_id), parallelism)
-        plan, layout, tasks = fitted(plan, self._topics, begin, renamed_stores or {})
+        plan, layout, tasks = fitted(
+            plan, self._topics, begin, _of_kind("renamed_stores", renamed_stores, Mapping) or {}
+        )
         self._runner = DriverRunner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
 
     def dropped(self) -> dict[str, int]:
@@ -257,18 +249,20 @@ class TopologyTestDriver(DriverTables):
         self.close()
 
 
-def _check_kinds(**given: tuple[object, type]) -> None:
-    """Check the types of arguments that may be None."""
-    for name, (value, kind) in given.items():
-        if value is not None and not isinstance(value, kind):
-            raise SettingsError(f"{name}={value!r}: it must be of type {kind.__name__}, or None")
+def _begin(application_id: str, snapshot: DriverSnapshot | None, wall_clock_ms: int | None) -> DriverSnapshot:
+    """Return the snapshot from which to continue, with another wall clock if one is given."""
+    checked_name(application_id, "application")
+    begin = _of_kind("snapshot", snapshot, DriverSnapshot) or beginning(application_id)
+    if wall_clock_ms is None:
+        return begin
+    return replace(begin, wall_clock_ms=checked_time(wall_clock_ms, "wall_clock_ms"))
 
 
-def _check_cache(size: int) -> None:
-    if not isinstance(size, int) or size < 0:
-        raise SettingsError(
-            f"statestore_cache_max_bytes={size!r}: it must be a whole number of bytes, at least 0"
-        )
+def _of_kind(name: str, value: Any, kind: type) -> Any:
+    """Return an argument that may be None if its type is right."""
+    if value is not None and not isinstance(value, kind):
+        raise SettingsError(f"{name}={value!r}: it must be of type {kind.__name__}, or None")
+    return value
 
 
 def _check_micro_batches(commit_every: int, max_task_idle_ms: int | None) -> None:
