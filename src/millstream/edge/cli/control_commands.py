@@ -164,18 +164,29 @@ def _workers(text: str) -> int | str:
     if text == AUTO:
         return text
     try:
-        return int(text)
+        return _whole(text)
     except ValueError:
         raise ControlError(
             f"the number of workers must be a whole number, or {AUTO!r}, not {text!r}"
         ) from None
 
 
+def _whole(text: str) -> int:
+    """Return a number of ASCII digits; ``int`` also accepts spaces, underscores and digits of other scripts.
+
+    Raises:
+        ValueError: If the text is another one.
+    """
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
+
+
 def _rate(text: str) -> int | None:
     if text == OFF:
         return None
     try:
-        return int(text)
+        return _whole(text)
     except ValueError:
         raise ControlError(
             f"the rate must be a whole number of records per second, or {OFF!r}, not {text!r}"
