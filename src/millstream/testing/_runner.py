@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -189,11 +189,12 @@ class DriverRunner:
             self._inform(each)
 
     def close(self, *, gently: bool = True) -> None:
-        """Cancel calls that have not ended. Close the processors, unless this is a crash."""
+        """Cancel calls that have not ended. Close the processors of every task, unless this is a crash."""
         if self._async_worker is not None:
             self._async_worker.close()
-        for each in self.tasks.values() if gently else ():
-            each.task.close()
+        with ExitStack() as closing:
+            for each in reversed(self.tasks.values() if gently else ()):
+                closing.callback(each.task.close)
 
     def _feed(self, partition: TopicPartition, records: Records) -> None:
         position, tasks = self.topics.appended(partition, records), self._tasks_of(partition)

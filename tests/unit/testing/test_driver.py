@@ -323,6 +323,25 @@ class TestThreads:
             Driver(echo(), num_threads_per_task=count)
 
 
+def test_every_task_is_closed_even_if_one_fails() -> None:
+    closed: list[str] = []
+
+    class Failing(ms.Processor[Any, Any, Any, Any]):
+        def process(self, record: ms.Record[Any, Any]) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append("closed")
+            raise OSError("it stays open")
+
+    builder = ms.StreamsBuilder()
+    builder.stream("in").process(Failing)
+    driver = Driver(builder.build(), partitions=2, keep_processors=True)
+    with pytest.raises(ms.errors.ProcessingError, match="it stays open"):
+        driver.close()
+    assert closed == ["closed", "closed"]
+
+
 def test_close_is_called_at_the_end_of_the_with_block() -> None:
     closed: list[str] = []
 
