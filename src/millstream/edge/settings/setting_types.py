@@ -45,6 +45,13 @@ def master_of(text: str) -> str:
     return text
 
 
+def _port(value: Any) -> Any:
+    """Refuse True, which would be port 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("port", "Input should be a port, 0 for any free one, or None")
+    return value
+
+
 def _replicas(count: int) -> int:
     if count == 0:
         raise PydanticCustomError("replicas", "Input should be at least 1, or -1 for the broker's default")
@@ -56,4 +63,4 @@ Directory = Annotated[Path, BeforeValidator(_filled)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Master = Annotated[str, AfterValidator(master_of)]
 Replicas = Annotated[int, Field(ge=-1), AfterValidator(_replicas)]
-Port = Annotated[int | None, Field(ge=0, lt=65_536)]
+Port = Annotated[int | None, Field(ge=0, lt=65_536), BeforeValidator(_port)]

@@ -35,12 +35,19 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
     except ValidationError as error:
         raise SettingsError(_explanation(error.errors())) from None
     except UnreadableSettingsError as error:
-        raise SettingsError(
-            f'{error}; write it as JSON, for example MILLSTREAM_KAFKA=\'{{"acks": "all"}}\''
-        ) from None
+        raise SettingsError(_no_json(str(error))) from None
     except ValueError as error:
         file = os.environ.get(f"{PREFIX}CONFIG")
         raise SettingsError(f"the settings file {file!r} (MILLSTREAM_CONFIG) is not TOML: {error}") from None
+
+
+def _no_json(problem: str) -> str:
+    """Explain pydantic's error about an environment variable; it names the setting in quotes."""
+    named = re.search(r'"(\w+)"', problem)
+    variable = f"{PREFIX}{named[1].upper()}" if named else f"{PREFIX}..."
+    return (
+        f'the environment variable {variable!r} is not JSON; write it as {variable}=\'{{"name": "value"}}\''
+    )
 
 
 def check_name(name: str) -> None:

@@ -96,6 +96,8 @@ class TestValues:
             ("http_host", "", r"cannot be '': Input should not be empty"),
             ("dead_letter_topic", "", r"cannot be '': Input should be 1 to 249 letters"),
             ("dead_letter_topic", "a b", r"cannot be 'a b': Input should be 1 to 249 letters"),
+            ("metrics_port", True, r"cannot be True: Input should be a port, 0 for any free one, or None"),
+            ("page_port", False, r"cannot be False: Input should be a port, 0 for any free one, or None"),
             ("master", "nonsense", r"cannot be 'nonsense': Input should be local\[\*\], spark://host:7077"),
             ("master", "", r"cannot be '': Input should be local\[\*\], spark://host:7077"),
             ("replication_factor", 0, r"cannot be 0: Input should be at least 1, or -1 for the broker's"),
@@ -291,9 +293,12 @@ class TestSources:
     def test_an_environment_variable_that_cannot_be_read_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("MILLSTREAM_KAFKA", "{not json")
-        with pytest.raises(SettingsError, match="kafka"):
-            settings_from(SERVERS)
+        for name in ("MILLSTREAM_KAFKA", "MILLSTREAM_MAX_RECORDS_PER_SECOND"):
+            monkeypatch.setenv(name, "{not json")
+            why = f'the environment variable {name!r} is not JSON; write it as {name}=\'{{"name": "value"}}\''
+            with pytest.raises(SettingsError, match=re.escape(why)):
+                settings_from(SERVERS)
+            monkeypatch.delenv(name)
 
     def test_an_impossible_value_of_the_environment_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
