@@ -7,6 +7,7 @@ package, and imports Millstream only when a test asks for one of its fixtures.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,16 +27,13 @@ def millstream_driver() -> Iterator[Callable[..., TopologyTestDriver]]:
     """
     from millstream.testing import TopologyTestDriver
 
-    made: list[TopologyTestDriver] = []
+    with ExitStack() as made:
 
-    def make(topology: Any, **options: Any) -> TopologyTestDriver:
-        built = topology.build() if hasattr(topology, "build") else topology
-        made.append(TopologyTestDriver(built, **options))
-        return made[-1]
+        def make(topology: Any, **options: Any) -> TopologyTestDriver:
+            built = topology.build() if hasattr(topology, "build") else topology
+            return made.enter_context(TopologyTestDriver(built, **options))
 
-    yield make
-    for driver in reversed(made):
-        driver.close()
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -81,3 +82,22 @@ def test_a_file_of_variables_sets_what_is_not_set(tmp_path: Path) -> None:
     set_already = {**os.environ, "MILLSTREAM_STATE_DIR": str(tmp_path)}
     refused = subprocess.run(command, capture_output=True, text=True, env=set_already)
     assert f"there is no '{tmp_path}/nobody/control.json'" in refused.stderr
+
+
+def test_text_that_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "copy_of.py").write_text(
+        "import millstream as ms\nbuilder = ms.StreamsBuilder()\n"
+        "builder.stream('in', value=ms.serdes.string).to('out', value=ms.serdes.string)\n"
+    )
+    slice_file = tmp_path / "slice.jsonl"
+    record = {"topic": "in", "partition": 0, "timestamp": 5, "key": None, "value": "größe \N{KEY}"}
+    slice_file.write_text(json.dumps(record))
+    done = subprocess.run(
+        [sys.executable, "-m", "millstream", "replay", str(slice_file), "copy_of:builder"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        encoding="latin-1",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "größe \\U0001f511" in done.stdout

@@ -84,10 +84,14 @@ def test_the_number_of_workers_is_sent(listening: Listening, given: str, sent: i
     assert listening.orders == [("parallelism", {"workers": sent})]
 
 
-def test_what_is_not_a_number_of_workers_is_refused(listening: Listening) -> None:
-    result = listening.run("parallelism", "many")
+@pytest.mark.parametrize("given", ["many", "", "1_0", " 4 ", "\N{ARABIC-INDIC DIGIT THREE}", "4.0"])
+def test_what_is_not_a_number_is_refused(listening: Listening, given: str) -> None:
+    result = listening.run("parallelism", given)
     assert (result.exit_code, listening.orders) == (1, [])
-    assert "the number of workers must be a whole number, or 'auto', not 'many'" in result.stderr
+    assert f"the number of workers must be a whole number, or 'auto', not {given!r}" in result.stderr
+    result = listening.run("throttle", "in", given)
+    assert (result.exit_code, listening.orders) == (1, [])
+    assert f"must be a whole number of records per second, or 'off', not {given!r}" in result.stderr
 
 
 def test_the_status_is_for_people(listening: Listening) -> None:

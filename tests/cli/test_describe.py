@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import millstream as ms
 from millstream.edge.cli import main
 from millstream.edge.cli.commands import app
 from millstream.edge.cli.describe_command import DescribeFormat, described
-from millstream.edge.cli.program_targets import TargetError, topology_of
+from millstream.edge.cli.program_targets import TargetError, application_of, topology_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -71,7 +72,7 @@ def test_in_every_format(program: str, form: str, beginning: str) -> None:
         ("./{}:app", "write MODULE:ATTRIBUTE"),
         (".{}:app", "write MODULE:ATTRIBUTE"),
         ("{}:topolgy", "has no 'topolgy'; did you mean builder or topology or app?"),
-        ("{}:nothing", "is a int; it should be a Topology"),
+        ("{}:nothing", "is of type int; it should be a Topology"),
         ("no_such_module:app", "there is no module 'no_such_module'"),
     ],
 )
@@ -93,10 +94,66 @@ def test_a_function_with_parameters_is_refused(program: str) -> None:
             made()
 
 
-def test_a_missing_import_of_the_module_itself_is_not_blamed_on_the_target(program: str) -> None:
-    Path(f"{program}_broken.py").write_text("import no_such_module")
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from os import no_such_name", "ImportError: cannot import name 'no_such_name'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def app(:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_fails_is_shown_with_its_own_lines_only(program: str, text: str, why: str) -> None:
+    Path(f"{program}_broken.py").write_text(text)
+    with pytest.raises(TargetError) as caught:
         described(f"{program}_broken:app", DescribeFormat.text)
+    message = str(caught.value)
+    assert message.startswith(f"the module '{program}_broken' cannot be imported:\n")
+    assert why in message.splitlines()[-1]
+    assert f'{program}_broken.py", line 1' in message
+    assert "importlib" not in message
+    assert "program_targets" not in message
+
+
+def test_a_missing_package_of_an_extra_is_left_to_the_command(program: str) -> None:
+    Path(f"{program}_spark.py").write_text("import pyspark.no_such_module")
+    with pytest.raises(ModuleNotFoundError, match=r"pyspark\.no_such_module"):
+        described(f"{program}_spark:app", DescribeFormat.text)
+
+
+def test_a_function_that_fails_is_shown_with_its_own_lines_only(program: str) -> None:
+    Path(f"{program}_fails.py").write_text("def topology():\n    return {}['shop']\n")
+    with pytest.raises(TargetError, match=rf"'{program}_fails:topology' failed:\n") as caught:
+        topology_of(f"{program}_fails:topology")
+    assert str(caught.value).endswith("KeyError: 'shop'")
+    assert "program_targets" not in str(caught.value)
+
+
+def test_a_missing_module_that_a_function_imports_is_an_error_of_the_program(program: str) -> None:
+    Path(f"{program}_imports.py").write_text("def topology():\n    import no_such_module\n")
+    with pytest.raises(TargetError, match=rf"'{program}_imports:topology' failed:\n") as caught:
+        topology_of(f"{program}_imports:topology")
+    assert str(caught.value).endswith("ModuleNotFoundError: No module named 'no_such_module'")
+
+
+def test_a_function_is_called_once(program: str) -> None:
+    Path(f"{program}_once.py").write_text(
+        f"from {program} import topology as made\ncalls = []\ndef topology():\n    calls.append(1)\n    return made\n"
+        "def again():\n    return again\n"
+    )
+    application_of(f"{program}_once:topology", "shop", {"bootstrap_servers": "b:1"})
+    assert sys.modules[f"{program}_once"].calls == [1]
+    for made in (
+        lambda: described(f"{program}_once:again", DescribeFormat.text),
+        lambda: topology_of(f"{program}_once:again"),
+    ):
+        with pytest.raises(TargetError, match="is of type function; it should be a Topology"):
+            made()
+
+
+def test_an_empty_id_is_refused(program: str) -> None:
+    with pytest.raises(ms.errors.TopologyError, match="'' cannot be the name of an application"):
+        application_of(f"{program}:topology", "", {"bootstrap_servers": "b:1"})
 
 
 def test_the_command_prints_and_ends(program: str) -> None:

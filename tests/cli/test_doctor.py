@@ -284,6 +284,13 @@ class TestReport:
         assert finding.ok
         assert question.bootstrap_servers is None
 
+    def test_does_not_connect_to_an_empty_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("MILLSTREAM_BOOTSTRAP_SERVERS", raising=False)
+        question, finding = doctor_report.inquiry_for("", ())
+        assert question.bootstrap_servers is None
+        assert "'bootstrap_servers' cannot be '': Input should not be empty" in finding.detail
+        assert finding.fix.startswith("correct --bootstrap-servers")
+
     def test_reports_invalid_settings(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "0")
 

@@ -44,6 +44,28 @@ def test_a_difference(millstream_driver):
     driver.pipe("in", "a", "x")
     driver.expect("out", "| key | value |\\n| a | 2 |")
 """
+CLOSED_WITH_AN_ERROR = """
+import millstream as ms
+
+class Fails(ms.Processor):
+    def process(self, record):
+        pass
+    def close(self):
+        raise OSError("it stays open")
+
+DRIVERS = []
+
+def test_two_drivers(millstream_driver):
+    builder = ms.StreamsBuilder()
+    builder.stream("in").to("out")
+    DRIVERS.append(millstream_driver(builder))
+    failing = ms.StreamsBuilder()
+    failing.stream("in").process(Fails)
+    DRIVERS.append(millstream_driver(failing))
+
+def test_both_are_closed():
+    assert [driver._closed for driver in DRIVERS] == [True, True]
+"""
 ON_SPARK = """
 import millstream as ms
 
@@ -98,6 +120,13 @@ def test_drivers_and_tables(tmp_path: Path) -> None:
     assert "1 failed, 2 passed" in output
     assert "- | a   | 2     |" in output
     assert "+ | a   | 1     |" in output
+
+
+def test_a_driver_that_fails_to_close_keeps_no_other_open(tmp_path: Path) -> None:
+    code, output = run(tmp_path, CLOSED_WITH_AN_ERROR)
+    assert code == 1, output
+    assert "2 passed, 1 error" in output
+    assert "it stays open" in output
 
 
 @pytest.mark.broker

@@ -108,7 +108,8 @@ def test_a_plan_lists_the_dead_letter_topics_of_policies_and_operators(
     )
     report = preflight(application)
     assert f"{letters}: written, 2 partitions" in report.topics
-    assert "callfail: does not exist; the broker may create it" in report.topics
+    assert "callfail: does not exist, and the brokers do not create topics automatically" in report.topics
+    assert report.problems == ()
     for topic in (other, letters, "callfail"):
         assert f"Write, Describe on topic {topic}" in report.permissions
 

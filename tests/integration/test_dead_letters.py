@@ -173,3 +173,23 @@ def test_records_that_are_not_dead_letters(topics: tuple[Apps, str, str]) -> Non
 def test_a_topic_that_does_not_exist(apps_without_spark: Apps) -> None:
     code, output = dlq(apps_without_spark, "list", "no-such-topic")
     assert (code, output.startswith("millstream dlq list: topic 'no-such-topic' does not exist")) == (1, True)
+
+
+@pytest.mark.parametrize("command", [("list",), ("replay", "--dry-run"), ("replay", "--yes")])
+def test_a_partition_that_does_not_exist(topics: tuple[Apps, str, str], command: tuple[str, ...]) -> None:
+    apps, _, dead = topics
+    code, output = dlq(apps, *command, dead, "--partition", "99")
+    assert (code, output) == (
+        1,
+        f"millstream dlq {command[0]}: there is no partition 99: topic {dead!r} has only partition 0\n",
+    )
+
+
+def test_a_topic_to_which_nothing_can_be_sent_back(topics: tuple[Apps, str, str]) -> None:
+    apps, _, dead = topics
+    for to, why in (
+        (dead, "is the dead-letter topic itself"),
+        ("no-such-topic", "names a topic that does not exist"),
+    ):
+        code, output = dlq(apps, "replay", dead, "--yes", "--to", to)
+        assert (code, output.startswith(f"millstream dlq replay: --to {to!r} {why}")) == (1, True)

@@ -57,6 +57,8 @@ def test_a_slice_is_recorded_and_replayed(
         call("record", str(tmp_path / "last.jsonl"), source, "--last", "1", "--limit", "1", *servers)[0] == 0
     )
     assert [record.value for record in read_slice(tmp_path / "last.jsonl")] == [b"v5"]
+    code, output = call("record", str(tmp_path / "none.jsonl"), source, "--partition", "99", *servers)
+    assert (code, f"there is no partition 99: topic {source!r} has" in output) == (1, True)
     code, output = call("record", str(tmp_path / "none.jsonl"), "no-such-topic", *servers)
     assert (code, "there is no such topic" in output, (tmp_path / "none.jsonl").exists()) == (1, True, False)
 

@@ -136,6 +136,19 @@ class Cluster:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET_CLIENT})
 
 
+def check_sizes(partitions: int, brokers: int, relayed: Sequence[tuple[int, int]]) -> None:
+    """Refuse numbers with which no broker can start.
+
+    Raises:
+        ValueError: If there is no partition, no broker, or not one relay for each broker.
+    """
+    for name, count in (("partitions", partitions), ("brokers", brokers)):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
+    if relayed and len(relayed) != brokers:
+        raise ValueError(f"relayed must have one entry for each of the {brokers} brokers, not {len(relayed)}")
+
+
 def free_ports(number: int) -> list[int]:
     """Return distinct TCP ports that are currently free."""
     with ExitStack() as stack:

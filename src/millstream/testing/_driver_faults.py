@@ -44,7 +44,7 @@ class DriverFaults(DriverTopics):
         from the driver belong to the killed application: take them again.
 
         Raises:
-            MillstreamError: If a record that the restarted tasks process fails under the policy "fail".
+            MillstreamError: If a record that the restarted tasks process fails under the policy "fail", or the driver is closed.
 
         Source: Kafka Streams has no counterpart; it needs an application and a broker for this.
 
@@ -59,6 +59,7 @@ class DriverFaults(DriverTopics):
             ...     driver.output_topic("out").read_values()
             [1, 2]
         """
+        self._check_open()
         self._restart(kept(self._runner, self._before), deepcopy(self._runner.counters))
 
     def redeliver(self, times: int = 1) -> None:

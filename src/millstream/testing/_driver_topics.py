@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from datetime import datetime
-from operator import index
 from typing import Any, TypeVar
 
 from millstream.core.model.durations import Duration, millis
-from millstream.core.model.errors import SettingsError, TopicNotFoundError
+from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Record, Records
 from millstream.core.model.serdes import Serde, written
 from millstream.core.model.serdes import bytes as bytes_serde
 from millstream.core.topology.nodes import Sink
+from millstream.testing._driver_arguments import check_serdes, checked_headers, checked_time
 from millstream.testing._runner import DriverRunner
 from millstream.testing._topics import TopicLogs
 from millstream.testing.topics import InputTopic, NewRecord, OutputTopic, Serdes
@@ -30,6 +30,18 @@ class DriverTopics:
     _topics: TopicLogs
     _commit_every: int
     _collected: list[tuple[TopicPartition, Records]]
+    _closed: bool
+
+    def _check_open(self) -> None:
+        """Refuse to process anything after the end, such as in a driver that was replaced by its edited one.
+
+        Raises:
+            MillstreamError: If the driver is closed.
+        """
+        if self._closed:
+            raise MillstreamError(
+                "the driver is closed, and processes nothing; use the one that edited() has returned, or create another"
+            )
 
     def pipe(
         self,
@@ -57,20 +69,24 @@ class DriverTopics:
         Raises:
             TopicNotFoundError: If the topology does not read the topic, or the topic has no such partition.
             SettingsError: If the timestamp or the headers are not those of a record.
-            MillstreamError: If the record fails under the policy "fail".
+            MillstreamError: If the record fails under the policy "fail", or the driver is closed.
 
         Source: ``TestInputTopic.pipeInput`` (KIP-470).
         """
         self._write(topic, (None, None), NewRecord(key, value, timestamp, headers, partition))
 
     def _write(self, topic: str, serdes: Serdes, record: NewRecord) -> None:
-        source, headers = self._runner.source(topic), _checked_headers(record.headers)
+        self._check_open()
+        source, headers = self._runner.source(topic), checked_headers(record.headers)
         key, headers = written(_serde(serdes[0], source.key, record.key), record.key, topic, "key", headers)
         value, headers = written(
             _serde(serdes[1], source.value, record.value), record.value, topic, "value", headers
         )
         records = Records(
-            [key], [value], [_checked_time(record.timestamp)], headers=[headers] if headers else None
+            [key],
+            [value],
+            [checked_time(record.timestamp, "timestamp")],
+            headers=[headers] if headers else None,
         )
         if record.partition is not None:
             records.partitions = [self._topics.checked(TopicPartition(topic, record.partition)).partition]
@@ -119,7 +135,7 @@ class DriverTopics:
 
         Raises:
             ValueError: If the duration is negative.
-            MillstreamError: If a record fails under the policy "fail".
+            MillstreamError: If a record fails under the policy "fail", or the driver is closed.
 
         Source: ``TopologyTestDriver.advanceWallClockTime``.
 
@@ -140,13 +156,14 @@ class DriverTopics:
             ...     driver.read("out")[0].value
             'ring'
         """
+        self._check_open()
         if millis(duration) < 0:
             raise ValueError(
                 f"advance_wall_clock({duration!r}): the wall clock cannot go back; pass a duration that is not negative, or create another "
                 "driver with a different wall_clock_ms"
             )
         self.commit()
-        self._runner.advance(self._runner.now_ms + millis(duration))
+        self._runner.advance(checked_time(self._runner.now_ms + millis(duration), "wall clock"))
 
     def commit(self) -> None:
         """Process the records collected since the last commit as one micro-batch. Without ``commit_every``, this does nothing.
@@ -195,6 +212,7 @@ class DriverTopics:
 
         Raises:
             TopicNotFoundError: If the topology does not read the topic.
+            SettingsError: If a serde is none, or ``start`` is no time.
             ValueError: If ``advance`` is negative.
 
         Source: ``TopologyTestDriver.createInputTopic``.
@@ -211,7 +229,10 @@ class DriverTopics:
             [1000, 1010, 5]
         """
         self._runner.source(name)
+        check_serdes(key, value)
         begin = self._runner.now_ms if start is None else start
+        if not isinstance(begin, datetime):
+            checked_time(begin, "start")
         return InputTopic(name, self._write, (key, value), begin, advance)
 
     def output_topic(
@@ -226,6 +247,7 @@ class DriverTopics:
 
         Raises:
             TopicNotFoundError: If the topology has no such topic, and no function that may return its name.
+            SettingsError: If a serde is none.
 
         Source: ``TopologyTestDriver.createOutputTopic``.
 
@@ -243,6 +265,7 @@ class DriverTopics:
             {'b': 1, 'a': 2}
         """
         _check_topic(self._runner, name)
+        check_serdes(key, value)
         return OutputTopic(name, lambda: self._runner.sent[name], key, value)
 
     def produced_topics(self) -> frozenset[str]:
@@ -294,11 +317,14 @@ class DriverTopics:
         """Deliver the withheld records of a topic to the topology and stop withholding it. For an example, see :meth:`hold`.
 
         Args:
-            topic: The topic. If it is not withheld, the call has no effect.
+            topic: A topic that the topology reads. If it is not withheld, the call has no effect.
 
         Raises:
-            MillstreamError: If a record fails under the policy "fail".
+            TopicNotFoundError: If the topology does not read the topic.
+            MillstreamError: If a record fails under the policy "fail", or the driver is closed.
         """
+        self._check_open()
+        self._runner.source(topic)
         self._collect(self._topics.release(topic))
 
     def waiting(self) -> dict[str, str]:
@@ -317,6 +343,8 @@ def _check_topic(runner: DriverRunner, topic: str) -> None:
         TopicNotFoundError: If there is no such topic, and no function that may return its name.
     """
     plan, policies = runner.plan, runner.settings.policies
+    if not isinstance(topic, str):
+        raise TopicNotFoundError(f"{topic!r} is a {type(topic).__name__}, not the name of a topic")
     if topic in runner.sent or topic in runner.produced or runner.reading(topic) is not None:
         return
     written = {
@@ -333,31 +361,6 @@ def _check_topic(runner: DriverRunner, topic: str) -> None:
     close = difflib.get_close_matches(topic, sorted(written), n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"it sends to: {', '.join(sorted(written))}"
     raise TopicNotFoundError(f"the topology does not send to topic {topic!r}; {hint}")
-
-
-def _checked_time(timestamp: int) -> int:
-    try:
-        return index(timestamp)
-    except TypeError:
-        raise SettingsError(
-            f"timestamp={timestamp!r}: a timestamp is a whole number of ms since the epoch"
-        ) from None
-
-
-def _checked_headers(headers: Headers) -> Headers:
-    """Return headers that a topic can contain; a dictionary or text would be taken apart into its keys or letters."""
-    pairs = tuple(headers) if isinstance(headers, Iterable) else (headers,)
-    for pair in pairs:
-        if not (
-            isinstance(pair, tuple | list)
-            and len(pair) == 2
-            and isinstance(pair[0], str)
-            and isinstance(pair[1], bytes | None)
-        ):
-            raise SettingsError(
-                f"headers={headers!r}: headers are pairs of a name and bytes or None, such as [('trace', b'1')]"
-            )
-    return pairs
 
 
 def _serde(given: Serde[Any] | None, of_source: Serde[Any], data: Any) -> Serde[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from millstream.core.engine.records.dividing import divided
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
-from millstream.core.model.errors import MillstreamError, TopicNotFoundError
+from millstream.core.model.errors import MillstreamError, SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.model.serdes import bytes as bytes_serde
@@ -47,6 +47,12 @@ class RunnerSettings:
     keep_processors: bool
     one_by_one: bool
     max_task_idle_ms: int | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cache_bytes, int) or self.cache_bytes < 0:
+            raise SettingsError(
+                f"statestore_cache_max_bytes={self.cache_bytes!r}: it must be a whole number of bytes, at least 0"
+            )
 
 
 class DriverRunner:
@@ -176,11 +182,12 @@ class DriverRunner:
             self._inform(each)
 
     def close(self, *, gently: bool = True) -> None:
-        """Cancel calls that have not ended. Close the processors, unless this is a crash."""
+        """Cancel calls that have not ended. Close the processors of every task, unless this is a crash."""
         if self._async_worker is not None:
             self._async_worker.close()
-        for each in self.tasks.values() if gently else ():
-            each.task.close()
+        with ExitStack() as closing:
+            for each in reversed(self.tasks.values() if gently else ()):
+                closing.callback(each.task.close)
 
     def _feed(self, partition: TopicPartition, records: Records) -> None:
         position, tasks = self.topics.appended(partition, records), self._tasks_of(partition)

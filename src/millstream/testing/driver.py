@@ -20,10 +20,12 @@ from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.model.errors import ArgumentError, SettingsError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.model.topics import checked_name
 from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
+from millstream.testing._driver_arguments import checked_time
 from millstream.testing._driver_faults import kept
 from millstream.testing._runner import DriverRunner, RunnerSettings
 from millstream.testing._tasks import CALLS
@@ -65,8 +67,7 @@ class TopologyTestDriver(DriverTables):
         TopologyError: If the topology is invalid.
         IncompatibleTopologyError: If the topology cannot continue from the snapshot.
         CoPartitioningError: If co-partitioned topics have different partition counts.
-        SettingsError: If an argument is not a whole number or is too small, or ``partitions`` names a topic that is neither read nor
-            written.
+        SettingsError: If an argument has another type or is too small, or ``partitions`` names a topic that is neither read nor written.
 
     Source: ``org.apache.kafka.streams.TopologyTestDriver``.
 
@@ -120,21 +121,21 @@ class TopologyTestDriver(DriverTables):
             parallelism=parallelism,
         )
         settings = RunnerSettings(
-            policies or ErrorPolicies(),
+            _of_kind("policies", policies, ErrorPolicies) or ErrorPolicies(),
             statestore_cache_max_bytes,
-            app_config or {},
+            _of_kind("app_config", app_config, Mapping) or {},
             TaskThreads(num_threads_per_task) if num_threads_per_task > 1 else None,
             keep_processors,
             commit_every == 1,
             max_task_idle_ms,
         )
-        begin = snapshot or beginning(application_id)
-        if wall_clock_ms is not None:
-            begin = replace(begin, wall_clock_ms=wall_clock_ms)
+        begin = _begin(application_id, snapshot, wall_clock_ms)
         self._topics = TopicLogs(partitions, begin.ends)
         self._before = begin.remembered
         plan = divided_plan(topology.plan(application_id), parallelism)
-        plan, layout, tasks = fitted(plan, self._topics, begin, renamed_stores or {})
+        plan, layout, tasks = fitted(
+            plan, self._topics, begin, _of_kind("renamed_stores", renamed_stores, Mapping) or {}
+        )
         self._runner = DriverRunner(plan, layout, self._topics, settings, replace(begin, tasks=tasks))
 
     def dropped(self) -> dict[str, int]:
@@ -301,6 +302,22 @@ class TopologyTestDriver(DriverTables):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _begin(application_id: str, snapshot: DriverSnapshot | None, wall_clock_ms: int | None) -> DriverSnapshot:
+    """Return the snapshot from which to continue, with another wall clock if one is given."""
+    checked_name(application_id, "application")
+    begin = _of_kind("snapshot", snapshot, DriverSnapshot) or beginning(application_id)
+    if wall_clock_ms is None:
+        return begin
+    return replace(begin, wall_clock_ms=checked_time(wall_clock_ms, "wall_clock_ms"))
+
+
+def _of_kind(name: str, value: Any, kind: type) -> Any:
+    """Return an argument that may be None if its type is right."""
+    if value is not None and not isinstance(value, kind):
+        raise SettingsError(f"{name}={value!r}: it must be of type {kind.__name__}, or None")
+    return value
 
 
 def _check_micro_batches(commit_every: int, max_task_idle_ms: int | None) -> None:

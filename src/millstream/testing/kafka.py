@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from millstream.drivers.cache import cache_directory
 from millstream.testing._admin import BrokerAdmin, HangingTransaction, find_hanging
 from millstream.testing._broker import BrokerOptions
-from millstream.testing._cluster import Cluster
+from millstream.testing._cluster import Cluster, check_sizes
 from millstream.testing._jars import KAFKA_VERSION, resolve_jars
 from millstream.testing._java import EmbeddedKafkaError
 from millstream.testing._records import ConsumedRecord, Isolation, Outgoing, Payload, read_all, write_all
@@ -62,13 +62,15 @@ class EmbeddedKafka:
         partitions: Default number of partitions of a new topic.
         properties: Properties of the broker, by name as in ``server.properties``; they override the defaults of this class.
         auto_create_topics: Whether the broker creates topics on first use.
-        directory: Directory for configuration, log and data. They are kept after the stop, and a later broker in the same
-            directory reuses them. None uses a temporary directory.
+        directory: Directory for configuration, log and data, kept after the stop and reused by a later broker. None: a temporary one.
         heap: Maximum Java heap of each broker, as in ``-Xmx``; None uses 512 MB, or 256 MB in a cluster.
         java_options: Additional options of each JVM, such as ``["-XX:TieredStopAtLevel=4"]`` for throughput instead of a quick start.
         brokers: Number of brokers. With three or more, all topics, including those of transactions and groups, have three
             replicas, and ``min.insync.replicas`` is 2: one broker may crash without the loss of an acknowledged record.
         relayed: For each broker, a second port on which it listens, and the port of a relay, advertised to clients of that port.
+
+    Raises:
+        ValueError: If ``partitions`` or ``brokers`` is less than 1, or ``relayed`` has not one entry for each broker.
 
     Example:
         >>> with EmbeddedKafka() as kafka:
@@ -90,6 +92,7 @@ class EmbeddedKafka:
         brokers: int = 1,
         relayed: Sequence[tuple[int, int]] = (),
     ) -> None:
+        check_sizes(partitions, brokers, relayed)
         java = (f"-Xmx{heap or ('512m' if brokers == 1 else '256m')}", *java_options)
         self._options = BrokerOptions(partitions, properties or {}, auto_create_topics, java, tuple(relayed))
         self._size = brokers
@@ -111,8 +114,7 @@ class EmbeddedKafka:
             This object.
 
         Raises:
-            EmbeddedKafkaError: If it is already started, Java or the jars are missing, or the broker did not start. In the last case,
-                the message ends with the last lines of the log.
+            EmbeddedKafkaError: If it is already started, Java or the jars are missing, or the broker did not start (with its last log lines).
         """
         if self._started is not None:
             raise EmbeddedKafkaError("it is already started; after kill() use restart(), or stop() it first")
@@ -263,8 +265,8 @@ class EmbeddedKafka:
 
         Args:
             topic: Name of the topic.
-            records: ``(key, value)`` or ``(key, value, timestamp)``. Keys and values are bytes, str (written as UTF-8)
-                or None (null); timestamps are positive ms since the epoch (default: the current time).
+            records: ``(key, value)`` or ``(key, value, timestamp)``. Keys and values are bytes, str (written as UTF-8) or None (null);
+                timestamps are positive ms since the epoch (default: the current time).
             partition: The partition for all records. None chooses by the murmur2 hash of the key, as in Java; records with a null key go
                 to any partition.
 

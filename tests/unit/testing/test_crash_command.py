@@ -44,6 +44,13 @@ def test_kills_are_divided_over_applications_and_seeds() -> None:
         (["--app", "windowed", "--guarantee", "twice"], "invalid choice: 'twice'"),
         (["--app", "windowed,two-stores", "--targets", "transaction"], "'transaction' is not for 'windowed'"),
         ([], "required: --app"),
+        (["--app", "windowed", "--kills", "0"], "--kills: '0' is not a whole number of at least 1"),
+        (["--app", "windowed", "--kills=-3"], "--kills: '-3' is not a whole number of at least 1"),
+        (["--app", "windowed", "--kills-per-run", "0"], "--kills-per-run: '0' is not a whole number"),
+        (["--app", "windowed", "--brokers", "0"], "--brokers: '0' is not a whole number of at least 1"),
+        (["--app", "windowed", "--records", "many"], "--records: 'many' is not a whole number of at least 1"),
+        (["--app", "windowed", "--stops", "1,-5"], "'1,-5' is not a list of seconds with commas"),
+        (["--app", "windowed", "--stops", "nan"], "'nan' is not a list of seconds with commas"),
     ],
 )
 def test_a_mistake_is_reported_before_anything_starts(

@@ -100,7 +100,7 @@ def test_keys_values_timestamps_and_headers_go_through() -> None:
 def test_a_timestamp_is_a_whole_number(timestamp: Any) -> None:
     with (
         Driver(echo()) as driver,
-        pytest.raises(SettingsError, match=r"timestamp=.*: a timestamp is a whole number of ms"),
+        pytest.raises(SettingsError, match=r"timestamp=.*: it must be a whole number of ms"),
     ):
         driver.pipe("in", "k", "v", timestamp)
 
@@ -321,6 +321,25 @@ class TestThreads:
             SettingsError, match=r"num_threads_per_task must be a whole number of threads, not"
         ):
             Driver(echo(), num_threads_per_task=count)
+
+
+def test_every_task_is_closed_even_if_one_fails() -> None:
+    closed: list[str] = []
+
+    class Failing(ms.Processor[Any, Any, Any, Any]):
+        def process(self, record: ms.Record[Any, Any]) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append("closed")
+            raise OSError("it stays open")
+
+    builder = ms.StreamsBuilder()
+    builder.stream("in").process(Failing)
+    driver = Driver(builder.build(), partitions=2, keep_processors=True)
+    with pytest.raises(ms.errors.ProcessingError, match="it stays open"):
+        driver.close()
+    assert closed == ["closed", "closed"]
 
 
 def test_close_is_called_at_the_end_of_the_with_block() -> None:

@@ -19,6 +19,7 @@ from millstream.drivers.kafka.produce import KafkaSender
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark.executor.changelogs import published
 from millstream.drivers.spark.executor.global_restore import GlobalTopics
+from millstream.edge.broker.topic_creation import creates_topics
 from millstream.edge.settings.settings import Settings
 
 _MOST_BYTES: Final = 1_000_000
@@ -41,6 +42,10 @@ class Clients:
 
     def broker(self) -> Broker:
         return self._broker(read_committed=self.settings.read_committed)
+
+    def creates_topics(self) -> bool | None:
+        """Return whether the brokers create missing output topics; None if this user may not see that."""
+        return creates_topics(self.broker())
 
     def disconnect(self) -> None:
         hang_up(self.settings.client("admin", self.application_id))

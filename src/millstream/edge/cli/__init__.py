@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib import import_module
 
@@ -24,6 +25,10 @@ def main() -> None:
             "Install them with:\n\n    pip install 'millstream[cli]'\n"
         )
         sys.exit(1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # a terminal may not be able to show the text of a record
     try:
         app()
     except ModuleNotFoundError as error:

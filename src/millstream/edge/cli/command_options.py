@@ -26,6 +26,22 @@ StateDir = Annotated[
 ]
 
 
+def spark_master(text: str | None) -> str | None:
+    """Return the Spark master of an option of a command without settings.
+
+    Raises:
+        typer.BadParameter: If it is none.
+    """
+    from pydantic_core import PydanticCustomError
+
+    from millstream.edge.settings.setting_types import master_of
+
+    try:
+        return None if text is None else master_of(text)
+    except PydanticCustomError as error:
+        raise typer.BadParameter(error.message()) from None
+
+
 @contextmanager
 def reporting_errors(command: str) -> Iterator[None]:
     """Show errors of Millstream in one line, and exit with code 1."""

@@ -20,6 +20,7 @@ from millstream.edge.cli.command_options import (
     reporting_errors,
     settings_of,
     settings_without_broker,
+    spark_master,
 )
 from millstream.edge.cli.control_commands import page, parallelism, pause, ranges, resume, status, throttle
 from millstream.edge.cli.describe_command import DescribeFormat, described
@@ -69,8 +70,14 @@ def _common(
         typer.Option(exists=True, dir_okay=False, help="A file of environment variables, such as .env."),
     ] = None,
 ) -> None:
-    if env_file is not None:
+    if env_file is None:
+        return
+    try:
         load_dotenv(env_file)
+    except (OSError, ValueError) as error:  # it may not be text, or contain a null character
+        raise typer.BadParameter(
+            f"{str(env_file)!r} cannot be read: {error}", param_hint="--env-file"
+        ) from None
 
 
 @app.command()
@@ -79,7 +86,7 @@ def demo(
     keep: Annotated[
         bool, typer.Option(help="Leave everything running at the end, until Enter or Ctrl-C.")
     ] = False,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(callback=spark_master, help="Spark master.")] = "local[*]",
 ) -> None:
     """Count words on a real broker, through Spark, in this terminal; then stop and remove everything."""
     from millstream.edge.cli.demo.conductor import DemoOptions
@@ -97,13 +104,16 @@ def doctor(
     topics: Annotated[str, typer.Option(help="Topics that must exist, as a comma-separated list.")] = "",
     master: Annotated[
         str | None,
-        typer.Option(help="Spark master whose executors to check as well, such as spark://host:7077."),
+        typer.Option(
+            callback=spark_master,
+            help="Spark master whose executors to check as well, such as spark://host:7077.",
+        ),
     ] = None,
 ) -> None:
     """Check what Millstream needs on this machine and on a cluster, and report how to fix what is missing."""
     from millstream.edge.cli.doctor.doctor_report import examine
 
-    wanted = tuple(topic for topic in (part.strip() for part in topics.split(",")) if topic)
+    wanted = tuple(dict.fromkeys(topic for topic in (part.strip() for part in topics.split(",")) if topic))
     raise typer.Exit(examine(bootstrap_servers, wanted, master=master))
 
 
@@ -178,7 +188,7 @@ def reset(
         str | None,
         typer.Option(
             metavar="ISO",
-            help="Begin at the first record at or after this time, such as 2026-01-31T18:00:00.",
+            help="Begin at the first record at or after this time, such as 2026-01-31T18:00:00; without a zone, UTC.",
         ),
     ] = None,
     by_duration: Annotated[

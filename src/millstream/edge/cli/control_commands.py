@@ -71,7 +71,7 @@ def resume(
 
 def throttle(
     application_id: Running,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     rate: Annotated[str, typer.Argument(metavar="RATE|off", help="Maximum records per second, or off.")],
     state_dir: StateDir = None,
 ) -> None:
@@ -211,6 +211,17 @@ def _whole_number(text: str, word: str, what: str) -> int | None:
     if text == word:
         return None
     try:
-        return int(text)
+        return _whole(text)
     except ValueError:
         raise ControlError(f"{what}, or {word!r}, not {text!r}") from None
+
+
+def _whole(text: str) -> int:
+    """Return a number of ASCII digits; ``int`` also accepts spaces, underscores and digits of other scripts.
+
+    Raises:
+        ValueError: If the text is another one.
+    """
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)

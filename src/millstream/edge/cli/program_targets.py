@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.core.dsl.builder import StreamsBuilder
 from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
+from millstream.edge.spark.required_packages import explained
 
 if TYPE_CHECKING:
     from millstream.edge.application.application import Application
@@ -25,14 +28,14 @@ _EXPECTED: Final = "it should be a Topology, a StreamsBuilder, an Application, o
 
 
 class TargetError(MillstreamError):
-    """The target does not exist or is not a topology."""
+    """The target does not exist, fails, or is not a topology."""
 
 
 def plan_of(target: str) -> Plan:
     """Return the plan of a target. An application names the internal topics by its id.
 
     Raises:
-        TargetError: If the module or the attribute does not exist, or the attribute is neither a topology nor an application.
+        TargetError: If the module or the attribute does not exist or fails, or the attribute is neither a topology nor an application.
         TopologyError: If the topology is not valid.
     """
     found = _found(target)
@@ -41,14 +44,14 @@ def plan_of(target: str) -> Plan:
     if _is_application(found):
         plan: Plan = found.plan
         return plan
-    raise TargetError(f"{target!r} is a {type(found).__name__}; {_EXPECTED}")
+    raise TargetError(f"{target!r} is {_kind(found)}; {_EXPECTED}")
 
 
 def topology_of(target: str) -> Topology:
     """Return the topology of a target that is not an application.
 
     Raises:
-        TargetError: If the module or the attribute does not exist, or the attribute is not a topology.
+        TargetError: If the module or the attribute does not exist or fails, or the attribute is not a topology.
         TopologyError: If the topology is not valid.
     """
     return _checked_topology(_found(target), target)
@@ -63,13 +66,15 @@ def application_of(target: str, application_id: str | None, given: Mapping[str, 
 
     Raises:
         SettingsError: If settings are invalid, or are given although the target is an application with its own settings.
-        TargetError: If the module or the attribute does not exist, or the attribute is none of these.
+        TargetError: If the module or the attribute does not exist or fails, or the attribute is none of these.
+        TopologyError: If the id or the topology is not valid.
     """
     from millstream.edge.application.application import Application
 
     found = _found(target)
     if not isinstance(found, Application):
-        return Application(application_id or name_of(target), _checked_topology(found, target), **given)
+        name = name_of(target) if application_id is None else application_id
+        return Application(name, _checked_topology(found, target), **given)
     if given or application_id is not None:
         raise SettingsError(f"{target!r} is an application, which has its id and its settings; give none")
     return found
@@ -86,9 +91,9 @@ def name_of(target: str) -> str:
 
 
 def _found(target: str) -> Any:
-    """Return the object of a target, after calling functions and building builders."""
+    """Return the object of a target; what a function returns, and what a builder builds."""
     found = _attribute(target)
-    while callable(found) and not isinstance(found, type):
+    if callable(found) and not isinstance(found, type):
         found = _called(found, target)
     return found.build() if isinstance(found, StreamsBuilder) else found
 
@@ -97,8 +102,7 @@ def _checked_topology(found: object, target: str) -> Topology:
     if isinstance(found, Topology):
         return found
     raise TargetError(
-        f"{target!r} is a {type(found).__name__}; it should be a Topology, a StreamsBuilder, or a function without parameters "
-        "that returns one"
+        f"{target!r} is {_kind(found)}; it should be a Topology, a StreamsBuilder, or a function without parameters that returns one"
     )
 
 
@@ -115,14 +119,7 @@ def _attribute(target: str) -> Any:
         )
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module itself imports a missing module
-        raise TargetError(
-            f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this command in the directory of the module"
-        ) from None
+    found: Any = _imported(module_name)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise TargetError(f"{module_name} has no {attribute!r}{_suitable(found)}")
@@ -130,12 +127,51 @@ def _attribute(target: str) -> Any:
     return found
 
 
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise TargetError(
+                f"there is no module {error.name!r}, neither installed nor in {Path.cwd()}; run this command in the directory of the module"
+            ) from None
+        if _is_explained(error):
+            raise
+        raise _failed(f"the module {name!r} cannot be imported", error) from None
+
+
 def _called(function: Callable[..., object], target: str) -> Any:
     kinds = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     for name, parameter in signature(function).parameters.items():
         if parameter.default is Parameter.empty and parameter.kind not in kinds:
             raise TargetError(f"{target!r} needs the argument {name!r}; {_EXPECTED}")
-    return function()
+    try:
+        return function()
+    except Exception as error:
+        if _is_explained(error):
+            raise
+        raise _failed(f"{target!r} failed", error) from None
+
+
+def _is_explained(error: Exception) -> bool:
+    """Return whether the command line explains an error itself: one of Millstream, or a missing package of an extra."""
+    if isinstance(error, ModuleNotFoundError):
+        return explained(error, "this command") is not error
+    return isinstance(error, MillstreamError)
+
+
+def _failed(what: str, error: Exception) -> TargetError:
+    """Return the error for an exception of the user's program, with its traceback, but without the frames of this command."""
+    trace = traceback.TracebackException.from_exception(error)
+    own = ("<frozen importlib", importlib.__file__, __file__)
+    trace.stack = traceback.StackSummary.from_list(
+        [frame for frame in trace.stack if not frame.filename.startswith(own)]
+    )
+    return TargetError(f"{what}:\n{''.join(trace.format()).rstrip()}")
+
+
+def _kind(found: object) -> str:
+    return "None" if found is None else f"of type {type(found).__name__}"
 
 
 def _is_application(found: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,6 +15,9 @@ from millstream.edge.records.json_text import json_text
 
 if TYPE_CHECKING:
     from millstream.edge.records.text_records import PeekedRecord
+
+_LAST: Final = 10
+"""How many records of each partition are read without an option."""
 
 KeyFormat = Annotated[
     str,
@@ -31,8 +34,9 @@ def peek(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     *,
     last: Annotated[
-        int, typer.Option(min=1, help="Read this many of the last records of each partition.")
-    ] = 10,
+        int | None,
+        typer.Option(min=1, help="Read this many of the last records of each partition. Default: 10."),
+    ] = None,
     beginning: Annotated[
         bool, typer.Option("--beginning", help="Read all records, from the first one.")
     ] = False,
@@ -48,7 +52,10 @@ def peek(
     from millstream.edge.records.text_records import PeekOptions, peeked
 
     with reporting_errors("peek"):
-        wanted = PeekOptions(topic, None if beginning else last, follow, key_format, value_format)
+        if beginning and last is not None:
+            raise SettingsError("--beginning and --last exclude each other")
+        count = None if beginning else last or _LAST
+        wanted = PeekOptions(topic, count, follow, key_format, value_format)
         for row in peeked(wanted, settings_of(bootstrap_servers=bootstrap_servers)):
             typer.echo(json_text(row._asdict()) if as_json else _line(row))
 
@@ -62,7 +69,10 @@ def send(
     *,
     key: Annotated[str | None, typer.Option(help="The key of all values. Default: null.")] = None,
     separator: Annotated[
-        str | None, typer.Option(help="Text between key and value in each value or line.")
+        str | None,
+        typer.Option(
+            help="Text between key and value in each value or line; one without it has the key of --key."
+        ),
     ] = None,
     key_format: KeyFormat = "auto",
     value_format: ValueFormat = "auto",
@@ -72,6 +82,8 @@ def send(
     from millstream.edge.records.text_records import sent
 
     with reporting_errors("send"):
+        if separator == "":
+            raise SettingsError("--separator is empty; leave it out to send values without keys")
         given = values if values else _lines()
         settings = settings_of(bootstrap_servers=bootstrap_servers)
         count = sent(topic, _records(iter(given), key, separator), (key_format, value_format), settings)

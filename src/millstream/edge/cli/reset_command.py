@@ -49,6 +49,7 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
             _check_drivers(broker, name)
             files = files_of(location, sessions.get)
             plan = planned(request, broker, files, home)
+            check_listed(request, plan)
             for line in plan_lines(plan, files, location, _now_ms()):
                 typer.echo(line)
             if dry_run:
@@ -60,6 +61,31 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
                 typer.echo("Nothing was changed.")
         finally:
             lease.release()
+
+
+def check_listed(request: ResetRequest, plan: ResetPlan) -> None:
+    """Check that a file of offsets lists only partitions that the reset moves. An export of the group also has its internal topics.
+
+    Raises:
+        SettingsError: If it lists another one, whose offset would have no effect.
+    """
+    moved = {
+        (move.topic, move.partition)
+        for move in plan.moves
+        if not request.input_topics or move.topic in request.input_topics
+    }
+    listed = ((topic, number) for topic, numbers in request.target.listed.items() for number in numbers)
+    internal = {*plan.internal, *plan.kept_internal}
+    others = [
+        f"{topic}/{number}"
+        for topic, number in listed
+        if (topic, number) not in moved and topic not in internal
+    ]
+    if others:
+        raise SettingsError(
+            f"--from-file lists {', '.join(others)}, which this reset does not move: such a partition does not exist, or the application "
+            "does not read the topic. Correct the file, or name the topic with --input-topic"
+        )
 
 
 def _check_drivers(broker: Broker, name: str) -> None:
@@ -129,11 +155,8 @@ def target_of(
         "--to-earliest": (to_earliest, Target),
         "--to-latest": (to_latest, lambda: Target("latest")),
         "--to-offset": (to_offset is not None, lambda: Target("offset", to_offset or 0)),
-        "--to-datetime": (to_datetime is not None, lambda: Target("time", timestamp_ms(to_datetime or ""))),
-        "--by-duration": (
-            by_duration is not None,
-            lambda: Target("time", _now_ms() - _age_ms(by_duration or "")),
-        ),
+        "--to-datetime": (to_datetime is not None, lambda: _since(timestamp_ms(to_datetime or ""))),
+        "--by-duration": (by_duration is not None, lambda: _since(_now_ms() - _age_ms(by_duration or ""))),
         "--shift-by": (shift_by is not None, lambda: Target("shift", shift_by or 0)),
         "--from-file": (from_file is not None, lambda: Target("listed", listed=_read(from_file or Path()))),
     }
@@ -153,12 +176,35 @@ def _age_ms(text: str) -> int:
     return age
 
 
+def _since(time_ms: int) -> Target:
+    """Return the start at a time. To Kafka, a time before 1970 is an error or means the end; no record is that old."""
+    return Target("time", max(0, time_ms))
+
+
 def _read(file: Path) -> dict[str, dict[int, int]]:
+    """Read offsets by topic and partition.
+
+    Raises:
+        SettingsError: If the file cannot be read, lists nothing, or lists a partition twice or with a negative offset.
+    """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise SettingsError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise SettingsError(f"{str(file)!r} cannot be read: {error}") from None
-    return listed_offsets(text.splitlines())
+    try:
+        listed = listed_offsets(lines)
+    except SettingsError as error:
+        raise SettingsError(f"{str(file)!r}: {error.message}") from None
+    offsets = [offset for partitions in listed.values() for offset in partitions.values()]
+    if not offsets:
+        raise SettingsError(f"{str(file)!r} lists no offsets; write lines of topic,partition,offset")
+    if len(offsets) < sum(1 for line in lines if line):
+        raise SettingsError(f"{str(file)!r} lists a partition twice")
+    if min(offsets) < 0:
+        raise SettingsError(f"{str(file)!r} lists the offset {min(offsets)}; offsets begin at 0")
+    return listed
 
 
 def _now_ms() -> int:

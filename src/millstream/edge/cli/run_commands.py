@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import code
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.core.model.errors import SettingsError
 from millstream.edge.cli.command_options import Servers, TopologyTarget, reporting_errors
 
 if TYPE_CHECKING:
@@ -27,27 +25,10 @@ Id = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting; repeatable."),
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting; repeatable. Dictionaries and lists are JSON."
+    ),
 ]
-
-
-def settings_in(words: Sequence[str], bootstrap_servers: str | None = None) -> dict[str, str]:
-    """Return settings from options: ``name=value`` each, and the brokers.
-
-    Raises:
-        SettingsError: If a setting does not have this form.
-
-    Example:
-        >>> settings_in(["processing_guarantee=exactly_once"], "localhost:9092")
-        {'processing_guarantee': 'exactly_once', 'bootstrap_servers': 'localhost:9092'}
-    """
-    found = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals):
-            raise SettingsError(f"{word!r} is not a setting; write name=value")
-        found[name] = value
-    return found if bootstrap_servers is None else {**found, "bootstrap_servers": bootstrap_servers}
 
 
 def run(
@@ -66,6 +47,7 @@ def run(
 ) -> None:
     """Run an application, or a topology as one, until it is stopped."""
     from millstream.edge.cli.program_targets import application_of
+    from millstream.edge.cli.setting_options import settings_in
 
     with reporting_errors("run"):
         given = settings_in(settings or [], bootstrap_servers)
@@ -81,6 +63,7 @@ def plan(
 ) -> None:
     """Print what a start would find and do: partitions, tasks, topics to create, permissions, the checkpoint. Changes nothing."""
     from millstream.edge.cli.program_targets import application_of
+    from millstream.edge.cli.setting_options import settings_in
     from millstream.edge.preflight.preflight_check import preflight
 
     with reporting_errors("plan"):
@@ -110,12 +93,14 @@ def shell(
 ) -> None:
     """Run a topology and open a Python shell to try, inspect and edit it; without brokers, on an embedded one."""
     from millstream.edge.cli.program_targets import name_of, topology_of
+    from millstream.edge.cli.setting_options import settings_in
     from millstream.edge.lab.lab import Lab
 
     with reporting_errors("shell"):
         given = settings_in(settings or [], bootstrap_servers)
         topology = topology_of(target)
-        with Lab(application_id or name_of(target), **given) as lab:
+        name = name_of(target) if application_id is None else application_id
+        with Lab(name, **given) as lab:
             _talk(lab.deploy(topology), {"topology": topology})
 
 

@@ -14,12 +14,14 @@ def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
     *,
-    partition: Annotated[list[int] | None, typer.Option(help="Only this partition; repeatable.")] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only this partition; repeatable.")
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="ISO",
-            help="From the first record with this time or a later one, such as 2026-01-31T18:00:00.",
+            help="From the first record with this time or a later one, such as 2026-01-31T18:00:00; without a zone, UTC.",
         ),
     ] = None,
     until: Annotated[
@@ -39,7 +41,7 @@ def record(
     from millstream.edge.records.recording import record as write
 
     with reporting_errors("record"):
-        since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
+        since_ms, until_ms = (None if text is None else max(0, timestamp_ms(text)) for text in (since, until))
         wanted = RecordedRange(
             tuple(dict.fromkeys(topics)), frozenset(partition or ()), since_ms, until_ms, last
         )

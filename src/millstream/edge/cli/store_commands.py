@@ -42,7 +42,10 @@ def store(
         typer.Argument(metavar="ARGUMENT...", help="Keys, then times in ms since the epoch."),
     ] = None,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of entries.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of entries. Without it, more than 10000 are an error."),
+    ] = None,
     timestamps: Annotated[
         bool, typer.Option("--timestamps", help="Print values with their timestamps.")
     ] = False,
@@ -62,9 +65,8 @@ def store(
         if name is None:
             _print_stores(dict(application.stores()), as_json=as_json)
             return
-        question = Question(
-            name, method or "all", tuple(arguments or ()), limit, timestamps, max_lag, text=True
-        )
+        chosen = "all" if method is None else method
+        question = Question(name, chosen, tuple(arguments or ()), limit, timestamps, max_lag, text=True)
         answer = application.ask(question)
         if as_json:
             typer.echo(json_text(vars(answer)))

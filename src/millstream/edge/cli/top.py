@@ -29,7 +29,7 @@ _WHOLE_LINES: Final = 10_000
 def top(
     application_id: RunningApp,
     *,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds between refreshes.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the table once, and exit.")] = False,
     state_dir: StateDir = None,
 ) -> None:

@@ -87,11 +87,11 @@ class FlowControl:
         """Start with the topics that stay paused, and log a warning that names them.
 
         Args:
-            known: The topics that are read from the broker. Kept topics that are not among them are forgotten.
+            known: The topics that are read from the broker. Kept topics that are not among them are forgotten, also in the file.
             rates: Maximum records per second, from the settings.
 
         Raises:
-            ControlError: If the file of kept topics cannot be read.
+            ControlError: If the file of kept topics cannot be read or written.
         """
         kept = _kept(home)
         paused = kept.intersection(known)
@@ -102,6 +102,7 @@ class FlowControl:
                 "topics that were paused in an earlier run and are no longer read: %s",
                 ", ".join(sorted(kept - paused)),
             )
+            _keep(home, paused)
         return cls(home, FlowLimits(paused, paused, dict(rates)))
 
     def pause(self, topics: Collection[str], *, keep: bool) -> None:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from millstream.core.model.errors import MillstreamError, TopicNotFoundError
+from millstream.core.model.errors import MillstreamError, SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
@@ -25,6 +25,7 @@ from millstream.edge.dead_letters.envelope import (
     envelopes,
 )
 from millstream.edge.dead_letters.replayed import Replayed
+from millstream.edge.records.chosen_records import check_partitions
 from millstream.edge.records.topic_records import broker_of, fetcher_of
 from millstream.edge.settings.settings import Settings
 
@@ -95,6 +96,24 @@ class DeadLetterQueue:
                 f"topic {topic!r} does not exist at {settings.bootstrap_servers}; give the name of a dead-letter topic"
             )
         self._ends = self._broker.end_offsets(self._counts)[topic]
+
+    def check(self, wanted: LetterFilter, to: str | None = None) -> None:
+        """Check that a filter names only partitions of this topic, and that records can be sent to a topic.
+
+        Args:
+            to: The topic for all records; None for the original topic of each.
+
+        Raises:
+            SettingsError: If a partition does not exist, or the topic is this one.
+            TopicNotFoundError: If the topic does not exist.
+        """
+        check_partitions(wanted.partitions, self._counts)
+        if to == self.topic:
+            raise SettingsError(f"--to {to!r} is the dead-letter topic itself; name another topic")
+        if to is not None and to not in self._broker.partition_counts([to]):
+            raise TopicNotFoundError(
+                f"--to {to!r} names a topic that does not exist; create it, or correct its name"
+            )
 
     def replayed(self, *, settled: bool = False) -> dict[int, Replayed]:
         """Return what was replayed, by partition.

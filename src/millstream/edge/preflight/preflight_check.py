@@ -50,36 +50,65 @@ def preflight(application: Application) -> PreflightReport:
     try:
         existing = broker.partition_counts()
         plan = application._program.matching(application.settings, existing)
-        sinks = _written(application, plan)
-        missing = [
+        unread = [
             f"topic {name!r} is read, but does not exist" for name in _read(plan) if name not in existing
         ]
-        unwritable = [
-            f"{name}: does not exist; the broker may create it" for name in sinks if name not in existing
-        ]
-        topics = [
-            *(_counted(name, existing, "read") for name in _read(plan) if name in existing),
-            *unwritable,
-        ]
-        topics += [_counted(name, existing, "written") for name in sinks if name in existing]
-        report = PreflightReport(topics=tuple(topics), permissions=tuple(_permissions(application, plan)))
-        if missing:
-            return replace(report, problems=tuple(missing))
-        try:
-            location = application.settings.checkpoint(application.id)
-            progress = _progress(application, location)
-            now = continuity(plan, progress, application._program.renamed_stores)
-            layout = now.laid_out(existing, application._grouper)
-        except MillstreamError as error:
-            return replace(report, problems=(str(error),))
-        return replace(
-            report,
-            plan=tuple(short_lines(now.plan, layout)),
-            creates=tuple(_creates(application, now.plan, layout, existing)),
-            checkpoint=tuple(_checkpoint(location, progress, now)),
+        outputs = _outputs(application, plan, existing)
+        report = PreflightReport(
+            topics=(
+                *(_counted(name, existing, "read") for name in _read(plan) if name in existing),
+                *outputs.lines,
+            ),
+            permissions=tuple(_permissions(application, plan)),
+            problems=(*unread, *outputs.problems),
         )
+        return report if unread else _continued(application, plan, existing, report)
     finally:
         clients.disconnect()
+
+
+def _continued(
+    application: Application, plan: Plan, existing: Mapping[str, int], report: PreflightReport
+) -> PreflightReport:
+    """Return the report with what the start would do, or with the reason why it could not continue from the checkpoint."""
+    try:
+        location = application.settings.checkpoint(application.id)
+        progress = _progress(application, location)
+        now = continuity(plan, progress, application._program.renamed_stores)
+        layout = now.laid_out(existing, application._grouper)
+    except MillstreamError as error:
+        return replace(report, problems=(*report.problems, str(error)))
+    return replace(
+        report,
+        plan=tuple(short_lines(now.plan, layout)),
+        creates=tuple(_creates(application, now.plan, layout, existing)),
+        checkpoint=tuple(_checkpoint(location, progress, now)),
+    )
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """The output topics, as lines, and the problems with those that do not exist."""
+
+    lines: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def _outputs(application: Application, plan: Plan, existing: Mapping[str, int]) -> _Outputs:
+    needed = dict.fromkeys([*plan.sink_topics, *sorted(application.settings.policies.topics)])
+    written = _written(application, plan)
+    missing = [name for name in written if name not in existing]
+    lines = [_counted(name, existing, "written") for name in written if name in existing]
+    if not missing or application._clients.creates_topics() is not False:
+        return _Outputs(
+            (*(f"{name}: does not exist; the broker may create it" for name in missing), *lines), ()
+        )
+    why = "does not exist, and the brokers do not create topics automatically"
+    others = (f"{name}: {why}" for name in missing if name not in needed)  # a start does not wait for them
+    return _Outputs(
+        (*others, *lines),
+        tuple(f"topic {name!r} is written, but {why}" for name in missing if name in needed),
+    )
 
 
 def _read(plan: Plan) -> list[str]:

@@ -19,6 +19,7 @@ from millstream.core.ports import OffsetRange
 from millstream.core.topology.internal import is_internal
 from millstream.core.topology.topology import Topology
 from millstream.drivers.kafka.fetch import KafkaFetcher
+from millstream.edge.records.chosen_records import check_partitions, check_times
 from millstream.edge.records.topic_records import broker_of, fetcher_of
 from millstream.edge.settings.settings import Settings
 from millstream.testing.driver import TopologyTestDriver
@@ -56,11 +57,12 @@ def record(
         limit: The maximum number of records, earliest timestamps first; None for all.
 
     Raises:
-        SettingsError: If the file exists or cannot be written.
+        SettingsError: If the file exists or cannot be written, a partition does not exist, or the time range is empty.
     """
     counts = dict.fromkeys(wanted.topics, 0)
     if file.exists():
         raise SettingsError(f"{str(file)!r} already exists; choose another name, or delete it")
+    check_times(wanted.since_ms, wanted.until_ms)
     found = list(_records(wanted, settings))
     try:
         number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -107,6 +109,7 @@ def _records(wanted: RecordedRange, settings: Settings) -> Iterator[SliceRecord]
         raise TopicNotFoundError(
             f"{', '.join(map(repr, missing))} cannot be recorded: there is no such topic at {settings.bootstrap_servers}"
         )
+    check_partitions(wanted.partitions, counts)
     begins, ends = broker.begin_offsets(counts), broker.end_offsets(counts)
     since = {} if wanted.since_ms is None else broker.offsets_at(counts, wanted.since_ms)
     until = {} if wanted.until_ms is None else broker.offsets_at(counts, wanted.until_ms)

@@ -13,7 +13,8 @@ from millstream.core.model.errors import SettingsError
 
 PREFIX: Final = "MILLSTREAM_"
 _NESTED: Final = "__"
-_DOTTED: Final = ("kafka", "consumer", "producer", "spark")
+_DOTTED: Final = ("kafka", "consumer", "producer")
+"""Settings of which a variable may set one entry. ``spark`` is none: Spark's names are case-sensitive, such as ``memoryOverhead``."""
 _OTHERS: Final = ("config", "cache_dir", "class_archives", "executor_pid", "ivy_settings", "kafka_jars")
 """Names of variables that are not settings. Those of this project's tests begin with ``MILLSTREAM_TEST_``."""
 _OF_KUBERNETES: Final = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
@@ -68,14 +69,23 @@ def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> 
         setting, separator, entry = name.lower().partition(_NESTED)
         if separator and setting in settings:
             if setting not in _DOTTED or not all(entry.split(_NESTED)):
-                raise SettingsError(
-                    f"the environment variable {variable!r} sets no entry: only {', '.join(_DOTTED)} can be set entry by entry, as "
-                    f"{PREFIX}KAFKA__ACKS; write the other settings as JSON, as {PREFIX}{setting.upper()}={{...}}"
-                )
+                raise SettingsError(_no_entry(variable, setting))
         elif separator or setting not in (*settings, *_OTHERS):
             if setting.endswith("port") and "://" in variables[variable]:
                 continue
             raise SettingsError(_unknown(variable, setting, settings))
+
+
+def _no_entry(variable: str, setting: str) -> str:
+    if setting == "spark":
+        return (
+            f"the environment variable {variable!r} sets no entry, because names of Spark's settings are case-sensitive: write them as JSON, as "
+            f'{PREFIX}SPARK=\'{{"spark.executor.memoryOverhead": "1g"}}\''
+        )
+    return (
+        f"the environment variable {variable!r} sets no entry: only {', '.join(_DOTTED)} can be set entry by entry, as "
+        f"{PREFIX}KAFKA__ACKS; write the other settings as JSON, as {PREFIX}{setting.upper()}={{...}}"
+    )
 
 
 def _unknown(variable: str, setting: str, settings: Collection[str]) -> str:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    Field,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -33,9 +28,8 @@ from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
 from millstream.edge.settings.duration_text import Milliseconds
 from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file
+from millstream.edge.settings.setting_types import Directory, FilledText, Master, Port, Replicas, TopicName
 from millstream.edge.status.log_output import Output
-
-Port = Annotated[int | None, Field(ge=0, lt=65_536)]
 
 
 class Settings(BaseSettings):
@@ -49,8 +43,10 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, extra="forbid", frozen=True, toml_file=None, validate_default=True
     )
 
-    bootstrap_servers: str = Field(description="host:port of brokers, separated by commas, or a list of them")
-    state_dir: Path = Field(
+    bootstrap_servers: FilledText = Field(
+        description="host:port of brokers, separated by commas, or a list of them"
+    )
+    state_dir: Directory = Field(
         default_factory=lambda: (
             Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "millstream"
         ),
@@ -111,7 +107,7 @@ class Settings(BaseSettings):
     on_changed_shuffle_partitions: Literal["rescale", "keep", "fail"] = Field(
         "rescale", description="what to do if the checkpoint has another number of shuffle partitions"
     )
-    master: str | None = Field(
+    master: Master | None = Field(
         None,
         description="Spark master, if no session is active; None: the master that spark-submit or "
         "spark-defaults.conf sets, else local[*]",
@@ -189,8 +185,8 @@ class Settings(BaseSettings):
         description="dictionary that processors can read as context.app_config",
         repr=False,
     )
-    replication_factor: int = Field(
-        -1, ge=-1, description="replicas of internal topics; -1: the broker's default"
+    replication_factor: Replicas = Field(
+        -1, description="replicas of internal topics; -1: the broker's default"
     )
     internal_topic_config: dict[str, str] = Field(
         default_factory=dict, description="additional configuration of internal topics, with Kafka's names"
@@ -208,7 +204,7 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="policies by operator name; they take precedence over those of the stages",
     )
-    dead_letter_topic: str | None = Field(
+    dead_letter_topic: TopicName | None = Field(
         None,
         description="topic for records that fail under the policy dead_letter, and for the record that stops "
         "the application",
@@ -251,7 +247,9 @@ class Settings(BaseSettings):
     page_port: Port = Field(
         None, description="port of the application's page; 0: any free port; None: no port"
     )
-    http_host: str = Field("127.0.0.1", description="address on which metrics_port and page_port listen")
+    http_host: FilledText = Field(
+        "127.0.0.1", description="address on which metrics_port and page_port listen"
+    )
     opentelemetry: bool = Field(
         False, description="whether metrics are reported to the program's OpenTelemetry SDK"
     )

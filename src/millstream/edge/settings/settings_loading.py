@@ -28,20 +28,36 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
         SettingsError: If a setting does not exist or has an invalid value; the message names the correct form.
     """
     for name in given:
-        if name not in Settings.model_fields:
-            raise SettingsError(_unknown(name))
+        check_name(name)
     check_variables(os.environ, Settings.model_fields)
     try:
         return Settings(**given)
     except ValidationError as error:
         raise SettingsError(_explanation(error.errors())) from None
     except UnreadableSettingsError as error:
-        raise SettingsError(
-            f'{error}; write it as JSON, for example MILLSTREAM_KAFKA=\'{{"acks": "all"}}\''
-        ) from None
+        raise SettingsError(_no_json(str(error))) from None
     except ValueError as error:
         file = os.environ.get(f"{PREFIX}CONFIG")
         raise SettingsError(f"the settings file {file!r} (MILLSTREAM_CONFIG) is not TOML: {error}") from None
+
+
+def _no_json(problem: str) -> str:
+    """Explain pydantic's error about an environment variable; it names the setting in quotes."""
+    named = re.search(r'"(\w+)"', problem)
+    variable = f"{PREFIX}{named[1].upper()}" if named else f"{PREFIX}..."
+    return (
+        f'the environment variable {variable!r} is not JSON; write it as {variable}=\'{{"name": "value"}}\''
+    )
+
+
+def check_name(name: str) -> None:
+    """Check that there is such a setting.
+
+    Raises:
+        SettingsError: If there is none; the message names a similar one.
+    """
+    if name not in Settings.model_fields:
+        raise SettingsError(_unknown(name))
 
 
 def _unknown(name: str) -> str:

@@ -64,6 +64,11 @@ class HttpResponse:
         """Return a response with JSON. NaN and infinite numbers, which JSON lacks, are sent as text."""
         return cls(json_text(data).encode(), "application/json", status)
 
+    @classmethod
+    def error(cls, why: str, status: int) -> HttpResponse:
+        """Return a response for a request that fails: JSON with the field ``error``."""
+        return cls.json({"error": why}, status)
+
 
 Route = Callable[[HttpRequest], HttpResponse]
 Guard = Callable[[str, HttpRequest], HttpResponse | None]
@@ -168,6 +173,9 @@ class _PageHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._reply(self._answered("GET"))
 
+    def do_HEAD(self) -> None:
+        self._reply(self._answered("GET"))
+
     def do_POST(self) -> None:
         self._reply(self._answered("POST"))
 
@@ -185,32 +193,35 @@ class _PageHandler(BaseHTTPRequestHandler):
         route = self.routes.get((method, path))
         if route is None:
             known = path in {known for _, known in self.routes}
-            return HttpResponse.text(
-                "not found", HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
-            )
+            status = HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
+            return HttpResponse.error(f"there is no {method} {path}", status)
         try:
             return route(request)
         except MillstreamError as error:
-            return HttpResponse.json({"error": str(error)}, HTTPStatus.CONFLICT)
+            return HttpResponse.error(str(error), HTTPStatus.CONFLICT)
         except Exception:
             log.exception("could not answer %s %s", method, path)
-            return HttpResponse.text("the request failed; see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
+            return HttpResponse.error("the request failed; see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _request(self, method: str) -> HttpRequest | HttpResponse:
         headers = {name.lower(): value for name, value in self.headers.items()}
         if method == "GET":
             return HttpRequest(headers)
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > _MOST_BYTES:
+        if "transfer-encoding" in headers or not length.isdecimal():
             self.close_connection = True
-            return HttpResponse.text("too long", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return HttpResponse.error("the request needs a Content-Length", HTTPStatus.LENGTH_REQUIRED)
+        if len(length) > len(str(_MOST_BYTES)) or int(length) > _MOST_BYTES:
+            self.close_connection = True
+            why = f"the body has more than {_MOST_BYTES:,} bytes"
+            return HttpResponse.error(why, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         content = self.rfile.read(int(length))
         try:
             body = json.loads(content or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            return HttpResponse.text("the body is not a JSON object", HTTPStatus.BAD_REQUEST)
+            return HttpResponse.error("the body is not a JSON object", HTTPStatus.BAD_REQUEST)
         return HttpRequest(headers, body)
 
     def _of_another_origin(self, request: HttpRequest) -> HttpResponse | None:
@@ -220,13 +231,13 @@ class _PageHandler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, _Server)
         if server.own_only and name not in _OWN_NAMES:
-            return HttpResponse.text("unknown name", HTTPStatus.MISDIRECTED_REQUEST)
+            return HttpResponse.error("unknown name", HTTPStatus.MISDIRECTED_REQUEST)
         origin = request.headers.get("origin")
         if (origin is not None and origin != f"http://{host}") or request.headers.get("sec-fetch-site") in (
             "cross-site",
             "same-site",
         ):
-            return HttpResponse.text("requests from other origins are rejected", HTTPStatus.FORBIDDEN)
+            return HttpResponse.error("requests from other origins are rejected", HTTPStatus.FORBIDDEN)
         return None
 
     def _reply(self, answer: HttpResponse) -> None:
@@ -235,4 +246,5 @@ class _PageHandler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(answer.body)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)

@@ -59,7 +59,7 @@ def guard_of(token: str) -> Guard:
         given = request.headers.get("authorization", "").encode()
         if not path.startswith(_API) or secrets.compare_digest(given, expected):
             return None
-        return HttpResponse.text("the token is missing or wrong", HTTPStatus.UNAUTHORIZED)
+        return HttpResponse.error("the token is missing or wrong", HTTPStatus.UNAUTHORIZED)
 
     return guard
 
@@ -142,7 +142,7 @@ def query_routes(application: Shown) -> dict[tuple[str, str], Route]:
         try:
             found = application.ask(_question(request.body))
         except QueryError as error:
-            return HttpResponse.json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+            return HttpResponse.error(str(error), HTTPStatus.BAD_REQUEST)
         return HttpResponse.json(vars(found))
 
     return {("GET", f"{_API}stores"): stores, ("POST", f"{_API}store"): store}

@@ -25,7 +25,7 @@ def plan_routes(
     def described(response: Callable[[Plan], HttpResponse]) -> Route:
         def route(request: HttpRequest) -> HttpResponse:
             if viewer.now().status.state == "starting":
-                return HttpResponse.text("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
+                return HttpResponse.error("not planned yet", HTTPStatus.SERVICE_UNAVAILABLE)
             return response(plan())
 
         return route

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             _write(given.results, reports)
 
     right = True
-    for run in rounds(given.app, given.kills, given.kills_per_run or max(given.kills, 1), given.seed):
+    for run in rounds(given.app, given.kills, given.kills_per_run or given.kills, given.seed):
         try:
             report = _report(run, given, log_report)
         except MillstreamError as error:
@@ -118,10 +119,10 @@ def options() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--app", type=_apps, required=True, help=f"{', '.join(APPS)}, or MODULE:NAME; several with commas")
     add("--guarantee", choices=get_args(Guarantee), default="at_least_once", help="processing_guarantee")
-    add("--kills", type=int, default=4, metavar="N", help="how often something is killed (4)")
+    add("--kills", type=_count, default=4, metavar="N", help="how often something is killed (4)")
     add(
         "--kills-per-run",
-        type=int,
+        type=_count,
         metavar="N",
         help="start a new run after this many kills (default: all kills in one run)",
     )
@@ -139,12 +140,12 @@ def options() -> argparse.ArgumentParser:
     add("--engine", choices=get_args(Engine), default="lmdb", help="store_engine (lmdb)")
     add(
         "--brokers",
-        type=int,
+        type=_count,
         default=1,
         metavar="N",
         help="number of brokers, of which one is killed at a time (1)",
     )
-    add("--records", type=int, metavar="N", help="length of the workload of a run")
+    add("--records", type=_count, metavar="N", help="length of the workload of a run")
     add(
         "--keep-logs", type=Path, metavar="DIR", help="keep logs, checkpoint and broker data of each run here"
     )
@@ -187,8 +188,21 @@ def _named(what: str, known: Sequence[Name], text: str) -> list[Name]:
     return [by_name[name] for name in text.split(",")]
 
 
+def _count(text: str) -> int:
+    """Return a number; with 0 kills, for example, nothing would run, and all would be right."""
+    if not text.isdecimal() or (count := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return count
+
+
 def _seconds(text: str) -> tuple[float, ...]:
-    return tuple(seconds for seconds in map(float, text.split(",")) if seconds > 0)
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = [-1]
+    if not all(0 <= seconds < math.inf for seconds in found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of seconds with commas, such as 0.5,75")
+    return tuple(seconds for seconds in found if seconds > 0)
 
 
 def _write(file: Path, reports: Sequence[Report]) -> None:

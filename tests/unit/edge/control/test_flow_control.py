@@ -72,6 +72,16 @@ def test_a_start_says_what_is_still_paused_and_lets_go_what_is_no_longer_read(
         "topics that are still paused from an earlier run: b",
         "topics that were paused in an earlier run and are no longer read: a",
     ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "millstream.application"):
+        assert started(tmp_path, known=("a", "b")).limits.paused == {"b"}
+    assert caplog.messages == ["topics that are still paused from an earlier run: b"]
+
+
+def test_a_start_that_reads_none_of_the_paused_topics_forgets_them_all(tmp_path: Path) -> None:
+    started(tmp_path).pause({"a"}, keep=True)
+    started(tmp_path, known=("b",))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,11 @@ from millstream.edge.preflight.preflight_check import preflight
 
 
 class Clients:
-    """A broker with the topics of the topology."""
+    """A broker with the topics of the topology, or some of them."""
+
+    def __init__(self, topics: Mapping[str, int], *, creates: bool | None = None) -> None:
+        self._topics = topics
+        self._creates = creates
 
     def check(self) -> None:
         pass
@@ -20,17 +26,23 @@ class Clients:
         return self
 
     def partition_counts(self) -> dict[str, int]:
-        return {"in": 2, "out": 1}
+        return dict(self._topics)
+
+    def creates_topics(self) -> bool | None:
+        return self._creates
 
     def disconnect(self) -> None:
         pass
 
 
-def application(**settings: Any) -> ms.Application:
+ALL = {"in": 2, "out": 1}
+
+
+def application(clients: Clients | None = None, **settings: Any) -> ms.Application:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ms.serdes.int64)
     made = ms.Application("shop", builder.build(), bootstrap_servers="nowhere:1", **settings)
-    made._clients = Clients()  # type: ignore[assignment]  # only what the check asks for
+    made._clients = clients or Clients(ALL)  # type: ignore[assignment]  # only what the check asks for
     return made
 
 
@@ -47,3 +59,31 @@ def test_a_checkpoint_that_needs_spark_is_no_problem(location: str) -> None:
 
 def test_a_local_checkpoint_is_checked(tmp_path: Any) -> None:
     assert preflight(application(state_dir=tmp_path)).checkpoint == ("none: this is the first start",)
+
+
+def test_a_missing_output_topic_that_no_broker_creates_is_a_problem(tmp_path: Path) -> None:
+    report = preflight(application(Clients({"in": 2}, creates=False), state_dir=tmp_path))
+    assert report.problems == (
+        "topic 'out' is written, but does not exist, and the brokers do not create topics automatically",
+    )
+    assert report.topics == ("in: read, 2 partitions",)
+    assert "counts" in "\n".join(report.plan)
+
+
+@pytest.mark.parametrize("creates", [True, None])
+def test_a_missing_output_topic_that_a_broker_may_create_is_no_problem(
+    tmp_path: Path, creates: bool | None
+) -> None:
+    report = preflight(application(Clients({"in": 2}, creates=creates), state_dir=tmp_path))
+    assert report.problems == ()
+    assert report.topics == ("in: read, 2 partitions", "out: does not exist; the broker may create it")
+
+
+def test_missing_topics_are_reported_together(tmp_path: Path) -> None:
+    settings = {"dead_letter_topic": "letters", "state_dir": tmp_path}
+    report = preflight(application(Clients({}, creates=False), on_process_error="dead_letter", **settings))
+    assert [problem.split(",")[0] for problem in report.problems] == [
+        "topic 'in' is read",
+        "topic 'out' is written",
+        "topic 'letters' is written",
+    ]

@@ -73,3 +73,8 @@ def test_numbers_below_zero_are_keys(answers: Answers) -> None:
 def test_an_unknown_option_stays_an_error(answers: Answers) -> None:
     result = shell("counts", "all", "--limt", "3")
     assert (result.exit_code, "No such option: --limt" in result.stderr) == (2, True)
+
+
+def test_an_empty_method_is_not_all_of_them(answers: Answers) -> None:
+    result = shell("counts", "")
+    assert (result.exit_code, "store 'counts' has no method ''" in result.stderr) == (1, True)

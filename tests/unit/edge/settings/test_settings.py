@@ -91,6 +91,17 @@ class TestValues:
                 r"^the setting 'max_records_per_second\.in' cannot be 0: Input should be greater than 0",
             ),
             ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be \(not shown\): "),
+            ("bootstrap_servers", " ", r"cannot be ' ': Input should not be empty"),
+            ("state_dir", "", r"cannot be '': Input should not be empty"),
+            ("http_host", "", r"cannot be '': Input should not be empty"),
+            ("dead_letter_topic", "", r"cannot be '': Input should be 1 to 249 letters"),
+            ("dead_letter_topic", "a b", r"cannot be 'a b': Input should be 1 to 249 letters"),
+            ("metrics_port", True, r"cannot be True: Input should be a port, 0 for any free one, or None"),
+            ("page_port", False, r"cannot be False: Input should be a port, 0 for any free one, or None"),
+            ("master", "nonsense", r"cannot be 'nonsense': Input should be local\[\*\], spark://host:7077"),
+            ("master", "", r"cannot be '': Input should be local\[\*\], spark://host:7077"),
+            ("replication_factor", 0, r"cannot be 0: Input should be at least 1, or -1 for the broker's"),
+            ("replication_factor", -2, r"cannot be -2: Input should be greater than or equal to -1"),
         ],
     )
     def test_that_are_impossible_are_reported(self, name: str, value: Any, message: str) -> None:
@@ -180,6 +191,10 @@ class TestSources:
         }
         assert settings.consumer == {"fetch.min.bytes": "5"}
 
+    def test_settings_of_spark_keep_their_capitals(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MILLSTREAM_SPARK", '{"spark.executor.memoryOverhead": "1g"}')
+        assert settings_from(SERVERS).spark == {"spark.executor.memoryOverhead": "1g"}
+
     def test_what_a_variable_may_not_set_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID", "other")
         with pytest.raises(SettingsError, match=r"'group.id' cannot be set here"):
@@ -200,6 +215,10 @@ class TestSources:
             (
                 "MILLSTREAM_ON_OPERATOR_ERROR__NIX",
                 "write the other settings as JSON, as MILLSTREAM_ON_OPERATOR_ERROR={...}",
+            ),
+            (
+                "MILLSTREAM_SPARK__SPARK_EXECUTOR_MEMORYOVERHEAD",
+                """are case-sensitive: write them as JSON, as MILLSTREAM_SPARK='{"spark.executor.memoryOverhead": "1g"}'""",
             ),
         ],
     )
@@ -274,9 +293,12 @@ class TestSources:
     def test_an_environment_variable_that_cannot_be_read_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("MILLSTREAM_KAFKA", "{not json")
-        with pytest.raises(SettingsError, match="kafka"):
-            settings_from(SERVERS)
+        for name in ("MILLSTREAM_KAFKA", "MILLSTREAM_MAX_RECORDS_PER_SECOND"):
+            monkeypatch.setenv(name, "{not json")
+            why = f'the environment variable {name!r} is not JSON; write it as {name}=\'{{"name": "value"}}\''
+            with pytest.raises(SettingsError, match=re.escape(why)):
+                settings_from(SERVERS)
+            monkeypatch.delenv(name)
 
     def test_an_impossible_value_of_the_environment_is_reported(
         self, monkeypatch: pytest.MonkeyPatch

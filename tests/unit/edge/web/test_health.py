@@ -87,6 +87,15 @@ def test_health_follows_the_state(
     assert ask(listeners, "/readyz")[0] == ready
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_head_answers_as_get_without_a_body(listeners: Listeners, path: str) -> None:
+    status, text, headers = ask(listeners, path)
+    assert ask(listeners, path, "HEAD")[:2] == (status, "")
+    assert ask(listeners, path, "HEAD")[2]["content-length"] == str(len(text))
+    assert ask(listeners, "/nowhere", "HEAD")[:2] == (404, "")
+    assert headers["content-length"] == str(len(text))
+
+
 def test_other_paths_and_methods_have_no_answer(listeners: Listeners) -> None:
     assert ask(listeners, "/")[0] == 404
     assert ask(listeners, "/metrics", "POST")[0] == 405

@@ -183,7 +183,8 @@ def test_state_and_topology_are_for_who_has_the_token(address: str) -> None:
 )
 @pytest.mark.parametrize("given", ["", "Bearer ", "Bearer wrong", "Basic x"])
 def test_without_the_token_there_is_no_data(address: str, path: str, given: str) -> None:
-    assert ask(address, path, Authorization=given)[:2] == (401, "the token is missing or wrong\n")
+    status, text, _ = ask(address, path, Authorization=given)
+    assert (status, json.loads(text)) == (401, {"error": "the token is missing or wrong"})
 
 
 def test_without_the_token_there_are_no_orders(address: str, steered: Steered) -> None:
@@ -228,9 +229,34 @@ def test_an_order_that_cannot_be_is_explained(address: str, order: str, body: An
     assert why in json.loads(text)["error"]
 
 
-def test_a_body_that_is_no_object_is_refused(address: str) -> None:
-    assert ask(address, "/api/pause", [1])[0] == 400
-    assert ask(address, "/api/pause", {"topics": ["x" * 70_000]})[0] == 413
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "why"),
+    [
+        ("[1]", {}, 400, "not a JSON object"),
+        ("pause it", {}, 400, "not a JSON object"),
+        ("[" * 60_000, {}, 400, "not a JSON object"),
+        ("x" * 70_000, {}, 413, "more than 65,536 bytes"),
+        ("", {"Content-Length": "9" * 5_000}, 413, "more than 65,536 bytes"),
+        ("", {"Content-Length": "\N{SUPERSCRIPT TWO}"}, 411, "needs a Content-Length"),
+        ("2\r\n{}\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"}, 411, "needs a Content-Length"),
+    ],
+)
+def test_a_body_that_is_no_object_is_refused(
+    address: str, content: str, headers: Mapping[str, str], status: int, why: str
+) -> None:
+    url = urlsplit(address)
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=10)
+    given = {"Authorization": f"Bearer {url.fragment}", **headers}
+    connection.request("POST", "/api/pause", content, given)
+    answer = connection.getresponse()
+    assert answer.status == status
+    assert why in json.loads(answer.read())["error"]
+    connection.close()
+
+
+def test_a_path_that_does_not_exist_is_named(address: str) -> None:
+    status, text, _ = ask(address, "/api/nowhere")
+    assert (status, json.loads(text)) == (404, {"error": "there is no GET /api/nowhere"})
 
 
 def test_the_files_of_the_page_hold_nothing_of_the_application(address: str) -> None:
@@ -269,7 +295,8 @@ def test_a_query_offers_the_methods_of_a_store(address: str) -> None:
 @pytest.mark.parametrize("path", ["/api/topology.svg", "/api/methods", "/api/policies"])
 def test_before_there_is_a_plan_nothing_describes_it(address: str, steered: Steered, path: str) -> None:
     steered.state = "starting"
-    assert ask(address, path)[:2] == (503, "not planned yet\n")
+    status, text, _ = ask(address, path)
+    assert (status, json.loads(text)) == (503, {"error": "not planned yet"})
 
 
 def test_the_token_is_in_a_private_file_and_nowhere_else(

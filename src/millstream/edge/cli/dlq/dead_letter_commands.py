@@ -44,15 +44,16 @@ Key = Annotated[str | None, typer.Option(help="Only records with this key, as te
 Since = Annotated[
     str | None,
     typer.Option(
-        metavar="ISO", help="Only records with this time or a later one, such as 2026-01-31T18:00:00."
+        metavar="ISO",
+        help="Only records with this time or a later one, such as 2026-01-31T18:00:00; without a zone, UTC.",
     ),
 ]
 Until = Annotated[str | None, typer.Option(metavar="ISO", help="Only records with an earlier time.")]
 Partitions = Annotated[
     list[int] | None,
-    typer.Option("--partition", help="Only this partition of the dead-letter topic; repeatable."),
+    typer.Option("--partition", min=0, help="Only this partition of the dead-letter topic; repeatable."),
 ]
-Offsets = Annotated[list[int] | None, typer.Option("--offset", help="Only this offset; repeatable.")]
+Offsets = Annotated[list[int] | None, typer.Option("--offset", min=0, help="Only this offset; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per letter.")]
 
 
@@ -99,8 +100,8 @@ def list_letters(
 @letters.command("show")
 def show_letter(
     topic: Topic,
-    partition: Annotated[int, typer.Argument(min=0, help="Its partition.")],
-    offset: Annotated[int, typer.Argument(min=0, help="Its offset.")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its partition.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Its offset.")],
     *,
     as_json: AsJson = False,
     bootstrap_servers: Servers = None,
@@ -165,7 +166,10 @@ def replay_letters(
 
 
 def _queue(topic: str, servers: str | None, group: str | None) -> DeadLetterQueue:
+    from millstream.core.model.errors import SettingsError
     from millstream.core.model.topics import checked_name
     from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue
 
+    if group == "":
+        raise SettingsError("--group is empty; leave it out to use millstream-dlq-TOPIC")
     return DeadLetterQueue(checked_name(topic, "topic"), settings_of(bootstrap_servers=servers), group)

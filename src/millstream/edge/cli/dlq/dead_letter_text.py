@@ -20,6 +20,7 @@ from millstream.edge.dead_letters.dead_letter_queue import (
     Tally,
 )
 from millstream.edge.dead_letters.envelope import FAILURE_HEADERS, Envelope, LetterFilter
+from millstream.edge.records.chosen_records import check_times
 from millstream.testing.slice_file import json_value
 
 _COLUMNS = ("partition", "offset", "time", "stage", "node", "read from", "replayed", "error")
@@ -40,20 +41,22 @@ def letter_filter(
     """Return the filter that the options describe.
 
     Raises:
-        SettingsError: If a time or the regular expression is invalid.
+        SettingsError: If a time or the regular expression is invalid, or the time range is empty.
     """
     try:
         pattern = None if error is None else re.compile(error)
     except re.error as wrong:
         raise SettingsError(f"--error {error!r} is not a regular expression: {wrong}") from None
+    since_ms, until_ms = (None if text is None else timestamp_ms(text) for text in (since, until))
+    check_times(since_ms, until_ms)
     return LetterFilter(
         stage,
         node,
         source,
         pattern,
         key,
-        None if since is None else timestamp_ms(since),
-        None if until is None else timestamp_ms(until),
+        since_ms,
+        until_ms,
         frozenset(partitions or ()),
         frozenset(offsets or ()),
     )
@@ -68,8 +71,10 @@ def print_list(
         pending: Whether to omit replayed dead letters.
 
     Raises:
+        SettingsError: If a chosen partition does not exist.
         LetterNotFoundError: If the topic has records, but no dead letters.
     """
+    queue.check(wanted)
     seen: Counter[bool] = Counter()
     letters = _letters(queue.read(pending=pending), seen)
     listed = islice((pair for pair in letters if wanted.matches(pair[0])), limit)
@@ -133,7 +138,13 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
 
 
 def replay(queue: DeadLetterQueue, request: ReplayRequest, sure: Callable[[], bool] | None) -> None:
-    """Print what a replay will do, ask for confirmation, and execute it."""
+    """Print what a replay will do, ask for confirmation, and execute it.
+
+    Raises:
+        SettingsError: If a chosen partition does not exist, or the records would be sent to the dead-letter topic.
+        TopicNotFoundError: If the topic to send to does not exist.
+    """
+    queue.check(request.wanted, request.to)
     tally = queue.tally(request)
     typer.echo(f"Replay of dead letters of {queue.topic} (group {queue.group})")
     for line in tally_lines(tally):

@@ -99,9 +99,9 @@ def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple
     try:
         settings = settings_from({"bootstrap_servers": _NO_SERVERS, **given})
     except SettingsError as error:
-        fix = "correct the environment variable MILLSTREAM_... or the file that MILLSTREAM_CONFIG names"
+        fix = "correct --bootstrap-servers, the environment variable MILLSTREAM_... or the file that MILLSTREAM_CONFIG names"
         settings, about = Settings.model_construct(), Finding("settings", False, str(error), fix)
-    return _inquiry(settings, bootstrap_servers, topics), about
+    return _inquiry(settings, bootstrap_servers or None, topics), about
 
 
 def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -> Inquiry:
