@@ -152,6 +152,21 @@ def test_the_time_of_a_join_survives_a_restart() -> None:
     assert [r.value for r in runner.sent["out"]] == ["a1+None"]
 
 
+def test_the_partners_of_a_record_that_fails_remain_without_one() -> None:
+    def joiner(left: str | None, right: str | None) -> str:
+        if right == "bad":
+            raise ValueError(right)
+        return paired(left, right)
+
+    builder = ms.StreamsBuilder()
+    windows = ms.JoinWindows(before=5, after=5, grace=0)
+    builder.stream("left").left_join(builder.stream("right"), joiner, windows=windows).to("out")
+    with ms.testing.TopologyTestDriver(builder.build(), policies=ms.ErrorPolicies(process="skip")) as driver:
+        for event in [("left", "a", "a1", 1), ("right", "a", "bad", 2), ("left", "b", "b1", 100)]:
+            driver.pipe(*event)
+        assert [record.value for record in driver.read("out")] == ["a1+None"]
+
+
 def test_a_derived_table_needs_no_store() -> None:
     builder = ms.StreamsBuilder()
     towns = builder.table("towns").filter(lambda k, v: v != "-").map_values(str.upper)

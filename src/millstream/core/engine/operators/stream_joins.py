@@ -140,10 +140,10 @@ class _Side:
         if self._final_after is not None:
             low = max(low, time - self._final_after)
         partners = list(self._fetch(key, low, high)) if low <= high else []
-        for then, other in partners:
-            if self.unmatched is not None:
+        results += [(key, self.combine(key, value, other), max(timestamp, then)) for then, other in partners]
+        if self.unmatched is not None:  # if the record fails, its partners remain without one
+            for then, _ in partners:
                 self.unmatched.matched(key, then)
-            results.append((key, self.combine(key, value, other), max(timestamp, then)))
         if partners or not self.alone or self.unmatched is None:
             return
         if high + self._patience < time:
