@@ -198,7 +198,7 @@ class Task:
         runtime.now_ms = now_ms
         runtime.active = True
         try:
-            for operator in self._async_operators:
+            for operator in runtime.async_operators:  # downstream first: their records came earlier
                 operator.collect()
             if self._readiness.active:
                 self._take_ready(now_ms, budget)
