@@ -198,6 +198,7 @@ class Task:
         runtime.now_ms = now_ms
         runtime.active = True
         try:
+            self._note_unfinished()
             for operator in runtime.async_operators:  # downstream first: their records came earlier
                 operator.collect()
             if self._readiness.active:
@@ -294,6 +295,12 @@ class Task:
     def buffered_count(self) -> int:
         return self._group.buffered_count()
 
+    def _note_unfinished(self) -> None:
+        """Count unfinished records as input of idle operators, also in the step in which they end."""
+        for clock in self._runtime.idle_clocks:
+            if self._compiled.has_unfinished(clock.node):
+                clock.note_input()
+
     def _close_idle(self, now_ms: int) -> None:
         """Close the open windows of idle operators, upstream operators first."""
         clocks = self._runtime.idle_clocks
@@ -301,7 +308,7 @@ class Task:
             quiet = not self.buffered_count() and self._readiness.quiet
             for clock in reversed(clocks):
                 self._compiled.caches.flush()
-                clock.step(now_ms, quiet=quiet)
+                clock.step(now_ms, quiet=quiet, waits=self._compiled.has_unfinished(clock.node))
 
     # Results.
 
