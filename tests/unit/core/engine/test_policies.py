@@ -269,6 +269,24 @@ class TestOperators:
         outcome = host.run("in", ("k", "v", 0))
         assert (values(outcome), outcome.metrics.dropped, outcome.changes) == ([], {"process error": 1}, {})
 
+    @pytest.mark.parametrize("own", [False, True])
+    def test_of_several_windows_fail_once(self, own: bool) -> None:
+        hopping: Any = ms.HoppingWindows(10, advance=2, grace=0)
+
+        class Own(ms.Windows):
+            def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+                return [(start, start + 10) for start in hopping.starts(timestamp)]
+
+        def add(key: str, value: str, total: str) -> str:
+            raise LookupError(value)
+
+        builder = ms.StreamsBuilder()
+        grouped = builder.stream("in").group_by_key()
+        grouped.windowed_by(Own(10, 0) if own else hopping).aggregate(str, add, store="all")
+        outcome = Host(builder.build(), policies=policies("process", "dead_letter")).run("in", ("k", "x", 99))
+        assert sent(outcome, "dead") == [("k", "x", 99)]
+        assert outcome.metrics.dropped == {"process error": 1}
+
     def test_of_topic_choosers_and_partitioners(self) -> None:
         for more in ({"topic": self.boom}, {"topic": "out", "partitioner": self.boom}):
             builder = ms.StreamsBuilder()
