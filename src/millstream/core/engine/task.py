@@ -196,7 +196,7 @@ class Task:
         """
         runtime, processing = self._runtime, self._processing
         runtime.now_ms = now_ms
-        runtime.active = True
+        runtime.active, runtime.stopped_by = True, None
         try:
             self._note_unfinished()
             for operator in runtime.async_operators:  # downstream first: their records came earlier
@@ -212,6 +212,8 @@ class Task:
             self._compiled.caches.flush()
             processing.leave_records()
             issue = self._issue() if self._async_operators else ()
+            if runtime.stopped_by is not None:  # a function of the user has caught it
+                raise runtime.stopped_by
         finally:
             runtime.active = False
             processing.leave_records()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
@@ -195,6 +196,14 @@ class TestNesting:
         ) as caught:
             Host(self.failing_child()).run("in", (None, "x", 0))
         assert caught.value.message.count("failed in stage") == 1
+
+    def test_the_error_of_a_child_stops_although_its_parent_catches_it(self) -> None:
+        def step(context: ms.ProcessorContext, record: ms.Record) -> None:
+            with suppress(Exception):
+                context.forward(record.with_value(5))
+
+        with pytest.raises(ProductionError, match="the value does not fit its serde"):
+            Host(processor_topology(processing(step))).run("in", ("k", "v", 1))
 
     def test_a_child_that_is_skipped_does_not_stop_its_parent(self) -> None:
         host = Host(self.failing_child(), policies=policies("process", "skip"))
