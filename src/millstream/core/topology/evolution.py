@@ -144,8 +144,7 @@ class Lineage:
 
     Attributes:
         parts: Parts by number, including removed ones.
-        topic_ids: Topic id, assigned by the broker, of each topic that is read or that a pattern matched before, if the broker has
-            topic ids.
+        topic_ids: Topic id, assigned by the broker, of each topic that is read or was read before, if the broker has topic ids.
         renamed_stores: New name by old name of a store.
         appeared: Topics that a pattern matches now and that did not exist when the pattern was last resolved.
         routing: How records reach tasks.
