@@ -36,7 +36,7 @@ from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.spec import TopologySpec
 from unit.helpers import Row as Cells
 
-from .test_host import OPENERS, Handle, row
+from .test_host import OPENERS, Handle, Spark, row
 
 KAFKA: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
 """The internal topics of the application, each with one partition."""
@@ -264,6 +264,26 @@ def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
                 app.lose_checkpoint()
         assert Counter(app.out) == app.expected, f"seed {seed}"
     assert lost > 20
+
+
+def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp_path: Path) -> None:
+    """Each version has a key of its own in the topic, so compaction alone would keep all of them for ever."""
+    builder = ms.StreamsBuilder()
+    prices = ms.stores.options("prices", history_retention=60_000, changelog="kafka")
+    builder.table("in", store=prices)
+    spark, topology = Spark(tmp_path), builder.build()
+    compacted: dict[bytes, bytes] = {}
+    for number in range(30):
+        cells = ("a", f"v{number}", number * 30_000)
+        for sent in spark.batch(topology, [row(wire.RECORDS, cells, start=number)]):
+            if sent.kind == wire.SEND and sent.topic == "app-prices-changelog":
+                records = wire.decode(sent.payload)
+                for key, value in zip(records.keys, records.values):
+                    compacted.pop(key, None)
+                    if value is not None:
+                        compacted[key] = value
+    versions = {value[value.index(b"v") :].decode() for value in compacted.values()}
+    assert versions == {f"v{number}" for number in range(25, 30)}, "like the store"
 
 
 def applications(directory: Path, order: CallOrder, seeds: int) -> Iterator[tuple[int, Application]]:
