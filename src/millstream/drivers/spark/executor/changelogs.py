@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
@@ -23,6 +22,7 @@ from millstream.drivers.spark.executor.restore_progress import RestoreListener, 
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 _PUBLISHED_AT_ONCE = 20_000
+_PUBLISHED_BYTES = 4 << 20
 _SNAPSHOT = b"task "
 """Key prefix of snapshots. Their topic also contains the marks of delivered batches."""
 _WHY = "the checkpoint and the local copy are missing; the changelog topic is read instead"
@@ -158,6 +158,14 @@ class Changelogs:
 
 
 def _parts(view: ByteStores, byte_store: str) -> Iterator[list[tuple[bytes, bytes]]]:
-    rows = view.open(byte_store).scan(None, None)
-    while part := list(islice(rows, _PUBLISHED_AT_ONCE)):
+    """Return the content of a byte store, a few thousand entries or a few large ones at a time."""
+    part: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in view.open(byte_store).scan(None, None):
+        part.append((key, value))
+        size += len(key) + len(value)
+        if len(part) == _PUBLISHED_AT_ONCE or size >= _PUBLISHED_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
         yield part

@@ -23,12 +23,14 @@ from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
 from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.task_report import TaskReport
+from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor.changelogs import Changelogs
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
@@ -284,6 +286,20 @@ def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp
                         compacted[key] = value
     versions = {value[value.index(b"v") :].decode() for value in compacted.values()}
     assert versions == {f"v{number}" for number in range(25, 30)}, "like the store"
+
+
+def test_the_content_of_a_store_with_large_values_is_published_in_small_parts() -> None:
+    builder = ms.StreamsBuilder()
+    builder.table("in", store=ms.stores.options("files", changelog="kafka"))
+    plan = builder.build().plan("app")
+    stores = MemoryStores()
+    stores.apply({"files": [(b"%d" % number, bytes(1 << 20)) for number in range(20)]})
+    changelogs = Changelogs(plan, plan.subtopologies[0], TaskId(0, 0))
+    parts = [records for _, records in changelogs.publish_content(["files"], ["files"], stores, 0)]
+    assert max(records.byte_count() for records in parts) < 10 << 20
+    assert [key for records in parts for key in records.keys] == sorted(
+        b"%d" % number for number in range(20)
+    )
 
 
 def applications(directory: Path, order: CallOrder, seeds: int) -> Iterator[tuple[int, Application]]:
