@@ -6,20 +6,28 @@ whose results were lost with their async worker. The group's offsets do not go b
 finished once stays finished for external tools.
 
 Only the first micro-batch of a query can be such a repetition. An application that has lost its checkpoint starts over, with new offsets.
+
+The group has no members. A broker therefore deletes each offset ``offsets.retention.minutes`` after it was committed, by default a week,
+even while other offsets of the group are committed. Without the offset of a quiet partition, an application without a checkpoint would
+process the whole partition again, so all offsets are committed again from time to time.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetCommitter
 
 log = logging.getLogger("millstream.application")
+
+_RENEW_S: Final = 3_600.0
 
 
 class GroupOffsets:
@@ -36,6 +44,7 @@ class GroupOffsets:
         self._before: dict[TopicPartition, int] = {}
         """Offsets that were committed before the query started and are ahead of the records finished since."""
         self._planned = False
+        self._renew_at_s = 0.0
 
     def commit(
         self,
@@ -130,6 +139,20 @@ class GroupOffsets:
                 for partition, n in self._before.items()
                 if n <= positions.get(partition.topic, {}).get(partition.partition, n)
             }
+
+    def renew(self, positions: Offsets) -> None:
+        """Commit the offsets of partitions again, at most once an hour.
+
+        Called only while no micro-batch runs, because a transaction could commit a later offset in the meantime.
+
+        Raises:
+            MillstreamError: If a broker does not answer in time, or refuses.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._renew_at_s:
+                self._renew_at_s = now + _RENEW_S
+                self._broker.renew({topic: max(of) + 1 for topic, of in positions.items() if of})
 
     def _ask_for(self, partitions: set[TopicPartition]) -> None:
         if not partitions:

@@ -21,6 +21,7 @@ class Kept:
         self.offsets = dict(offsets)
         self.away = False
         self.asked = 0
+        self.renewed: list[Mapping[str, int]] = []
 
     def commit(
         self, offsets: Mapping[TopicPartition, int], taken: Mapping[TopicPartition, int] | None = None
@@ -39,6 +40,10 @@ class Kept:
             }
             for topic, count in partitions.items()
         }
+
+    def renew(self, partitions: Mapping[str, int]) -> None:
+        self._answer()
+        self.renewed.append(partitions)
 
     def _answer(self) -> None:
         if self.away:
@@ -148,3 +153,20 @@ def test_offsets_that_may_not_have_arrived_are_nobody_elses() -> None:
         group.commit({FIRST: 11})
     broker.away, broker.offsets[FIRST] = False, 11
     assert group.by_others() == {}
+
+
+def test_offsets_are_committed_again_so_that_those_of_quiet_partitions_do_not_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group has no members, so a broker deletes each offset a week after its commit, although others are committed since."""
+    broker, now = Kept({FIRST: 5, SECOND: 7}), [100.0]
+    monkeypatch.setattr("millstream.edge.broker.group_offsets.time.monotonic", lambda: now[0])
+    group = GroupOffsets(broker)
+    for seconds in (0, 1, 3_500, 200, 3_500):
+        now[0] += seconds
+        group.renew({"in": {0: 5, 1: 7}, "empty": {}})
+    assert broker.renewed == [{"in": 2}, {"in": 2}]
+    broker.away = True
+    now[0] += 3_600
+    with pytest.raises(BrokerUnavailableError):
+        group.renew({"in": {0: 5}})
