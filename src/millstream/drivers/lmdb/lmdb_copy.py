@@ -21,7 +21,7 @@ from typing import Any
 
 import lmdb
 
-from millstream.core.model.errors import DamagedCopyError
+from millstream.core.model.errors import DamagedCopyError, StoreError
 from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
 from millstream.drivers.directory import (
     DEFAULT_MEMORY_BYTES,
@@ -158,6 +158,9 @@ class LmdbCopy(DirectoryCopy):
             damage = self.directory.damaged(str(error))
             self._throw_away()
             raise damage from error
+        except lmdb.MapFullError as error:
+            self.close()
+            raise self._full() from error
         except lmdb.Error as error:
             self.close()  # the next micro-batch opens it again
             raise self.directory.failed(error) from error
@@ -225,6 +228,13 @@ class LmdbCopy(DirectoryCopy):
     def _check(self, meta: ByteReader) -> None:
         if self._seen and (current := _version(meta)) != self._seen[0]:
             raise self.directory.moved(self._seen[0], current)
+
+    def _full(self) -> StoreError:
+        return StoreError(
+            f"the local copy in {self.directory.path} has reached {_MAP_SIZE >> 30} GiB, the limit of LMDB for the stores of a task. Nothing "
+            "is lost: start the application with store_engine='rocksdb', or with engine='rocksdb' on its large stores; their copies are "
+            "rebuilt from the log"
+        )
 
     def _throw_away(self) -> None:
         """Replace a damaged copy with an empty one."""

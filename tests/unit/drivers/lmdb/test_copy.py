@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from millstream.core.model.errors import CopyMovedError, DamagedCopyError
+from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
 from millstream.core.ports import RESTORING, ByteReader, Version
 from millstream.drivers.lmdb import lmdb_copy
 from millstream.drivers.lmdb.lmdb_copy import LmdbCopy, open_local_copy
@@ -33,6 +33,18 @@ def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
     copy.apply({"s": [(b"a", b"2")], "t": [(b"a", None)]}, SECOND)
     assert [reader.get(b"a") for reader in readers] == [b"1", b"1"]
     copy.close_view()
+
+
+def test_a_copy_that_has_reached_the_limit_of_lmdb_names_the_engine_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither space on the disk nor another state_dir would help."""
+    monkeypatch.setattr(lmdb_copy, "_MAP_SIZE", 1 << 20)
+    copy = open_local_copy(str(tmp_path / "task"))
+    copy.apply({"s": [(b"a", b"1")]}, FIRST)
+    with pytest.raises(StoreError, match=r"LMDB .* store_engine='rocksdb'"):
+        copy.apply({"s": [(b"%d" % number, bytes(1000)) for number in range(2000)]}, SECOND)
+    assert open_local_copy(str(tmp_path / "task")).version() == FIRST
 
 
 class TestManyCopies:
