@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from millstream.core.model.errors import TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetCommitter
@@ -71,7 +72,11 @@ class GroupOffsets:
             committed = {
                 partition: max(n, before.get(partition, n)) for partition, n in self._uncommitted.items()
             }
-            self._broker.commit(committed, self._taken)
+            try:
+                self._broker.commit(committed, self._taken)
+            except TopicNotFoundError as error:
+                # A topic of a pattern may be deleted while its last records are processed. The offsets of other topics are committed.
+                log.warning("some of the offsets could not be committed: %s", error)
             self._ours.update(committed)
             self._before = {
                 partition: n for partition, n in before.items() if self._uncommitted.get(partition, -1) < n

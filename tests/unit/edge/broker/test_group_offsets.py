@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.edge.broker.group_offsets import GroupOffsets
@@ -20,6 +20,7 @@ class Kept:
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.offsets = dict(offsets)
         self.away = False
+        self.deleted = ""
         self.asked = 0
         self.renewed: list[Mapping[str, int]] = []
 
@@ -27,7 +28,11 @@ class Kept:
         self, offsets: Mapping[TopicPartition, int], taken: Mapping[TopicPartition, int] | None = None
     ) -> None:
         self._answer()
-        self.offsets.update(offsets)
+        self.offsets.update(
+            {partition: n for partition, n in offsets.items() if partition.topic != self.deleted}
+        )
+        if any(partition.topic == self.deleted for partition in offsets):
+            raise TopicNotFoundError("there is no such topic")
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         self._answer()
@@ -170,3 +175,16 @@ def test_offsets_are_committed_again_so_that_those_of_quiet_partitions_do_not_ex
     now[0] += 3_600
     with pytest.raises(BrokerUnavailableError):
         group.renew({"in": {0: 5}})
+
+
+def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_dropped() -> None:
+    """A topic of a pattern may be deleted while a micro-batch processes its last records. The broker commits the other offsets."""
+    broker = Kept({})
+    group = GroupOffsets(broker)
+    broker.deleted = "gone"
+    group.commit({FIRST: 5, TopicPartition("gone", 0): 9})
+    assert broker.offsets == {FIRST: 5}
+    assert group.by_others() == {}
+    broker.deleted = ""
+    group.commit({SECOND: 7})
+    assert broker.offsets == {FIRST: 5, SECOND: 7}
