@@ -144,7 +144,7 @@ class GlobalRestore:
         try:
             self._bring_up(*self._start(reached, planned), planned, counts)
         except OffsetsLostError:
-            if reached is None:
+            if reached is None or not self._is_behind_beginning(reached, planned):
                 raise
             self._bring_up(self._begun_anew(planned), DELETED, planned, counts)
         return copy.open_view()
@@ -195,6 +195,10 @@ class GlobalRestore:
         if self._copy.version() is not None:
             self._copy.wipe()
         return CopyProgress(self._part.identity, self._first_offsets(planned, ()))
+
+    def _is_behind_beginning(self, reached: CopyProgress, planned: Mapping[int, int]) -> bool:
+        first = self._first_offsets(planned, ())
+        return any(position < first.get(partition, 0) for partition, position in reached.positions.items())
 
     def _first_offsets(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
         """Return the first offsets of partitions that are new to the copy, limited to the planned offsets."""
