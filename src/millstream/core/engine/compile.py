@@ -44,7 +44,7 @@ class DueResults(NamedTuple):
 
     node: str
     due: Callable[[], int]
-    emit: Callable[[], None]
+    emit: Callable[[], object]
 
 
 class Compiled:

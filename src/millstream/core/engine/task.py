@@ -188,10 +188,10 @@ class Task:
             MillstreamError: If a record fails under the policy "fail".
         """
         runtime, processing = self._runtime, self._processing
+        self._note_unfinished()
         runtime.now_ms = now_ms
         runtime.active, runtime.stopped_by = True, None
         try:
-            self._note_unfinished()
             for operator in runtime.async_operators:  # downstream first: their records came earlier
                 operator.collect()
             if self._readiness.active:

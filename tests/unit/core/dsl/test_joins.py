@@ -139,7 +139,11 @@ class TestRecordsThatFail:
     def test_when_their_own_windows_close(self, unmatched: Any) -> None:
         waiting = [("left", "a", value, 99) for value in ("first", "bad", "second")]
         closing = [("left", "b", value, time) for value, time in (("x", 200), ("y", 201), ("z", 300))]
-        expected = ["first+None", "second+None", "x+None", "y+None"]
+        expected = [
+            "first+None",
+            "second+None",
+            "y+None",
+        ]  # the policy applies to the record that closes the windows
         assert self.results(unmatched, *waiting, *closing) == expected
 
 

@@ -34,8 +34,9 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
             time = memory["time"] = timestamp
         if value is None or (key is None and not alone):
             return runtime.drop("null key or value in a join")
-        if unmatched is not None and key is not None and (final or timestamp == time):
-            emit_closed(headers)
+        closes = unmatched is not None and key is not None and (final or timestamp == time)
+        if closes and not emit_closed(headers):
+            return None
         try:
             if key is None:
                 results = [(None, combine(None, value, None), timestamp)]
@@ -56,29 +57,34 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
 
 def _emitting(
     node: j.StreamJoin, compiled: Compiled, unmatched: Unmatched | None, child: Call
-) -> Callable[[Headers], None]:
+) -> Callable[[Headers], bool]:
     """Return a function that forwards the results of unmatched records whose windows have closed.
 
-    They are forwarded even if another of them fails, or the record that closes the windows does.
+    It returns False if one of them fails. The error policy then applies to the record that closes the windows, as in Kafka Streams. The
+    results before it are forwarded in any case.
     """
     runtime, name = compiled.runtime, node.name
     memory = runtime.memory(node.remembered_as)
 
-    def emit_closed(headers: Headers) -> None:
+    def emit_closed(headers: Headers) -> bool:
         assert unmatched is not None
         results: list[Alone] = []
+        failed: Exception | None = None
         try:
             unmatched.close(memory["time"], results)
         except Exception as error:
-            runtime.on_error("process", name, error)
+            failed = error
         for result in results:
             child(*result, headers)
+        if failed is not None:
+            runtime.on_error("process", name, failed)
+        return failed is None
 
     return emit_closed
 
 
 def _keep_time(
-    node: j.StreamJoin, compiled: Compiled, side: _Side, emit_closed: Callable[[Headers], None]
+    node: j.StreamJoin, compiled: Compiled, side: _Side, emit_closed: Callable[[Headers], bool]
 ) -> None:
     """In the task of a key range, let the time of the whole partition advance the join and the side's store, and close windows."""
     unmatched, observe = side.unmatched, side.mine.observe
