@@ -260,6 +260,10 @@ class Reader:
         self._reach("commits offsets")
         self._broker.commit_offsets(self._group, {partition: (n, "") for partition, n in offsets.items()})
 
+    def renew(self, partitions: Mapping[str, int]) -> None:
+        found = self.committed_offsets(partitions)
+        self.commit({TopicPartition(t, p): n for t, offsets in found.items() for p, n in offsets.items()})
+
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, TimedOffset]:
         found: dict[TopicPartition, TimedOffset] = {}
         for partition, time in times.items():

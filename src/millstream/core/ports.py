@@ -334,6 +334,9 @@ class OffsetCommitter(Protocol):
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         """Return the group's committed offsets. Partitions without one are omitted."""
 
+    def renew(self, partitions: Mapping[str, int]) -> None:
+        """Commit the group's committed offsets again, with their metadata."""
+
 
 PartitionGrouper = Callable[[Mapping[str, int]], Sequence[frozenset[TopicPartition]]]
 """``PartitionGrouper`` of KIP-28: maps the topics of one sub-topology, with their partition counts, to partition groups, in order of

@@ -87,6 +87,10 @@ class AsyncOperatorState(Protocol):
         """The options of the calls; None if the processor does its own asynchronous work."""
         return None
 
+    @property
+    def unfinished(self) -> bool:
+        """True if there are unfinished records."""
+
     def collect(self) -> None:
         """Begin a step: process the results since the last step."""
 

@@ -44,7 +44,7 @@ class DueResults(NamedTuple):
 
     node: str
     due: Callable[[], int]
-    emit: Callable[[], None]
+    emit: Callable[[], object]
 
 
 class Compiled:
@@ -157,6 +157,13 @@ class Compiled:
             sources = frozenset(name for name in self.entries if node in self._behind(name))
             self._sources_of[node] = sources
         return sources
+
+    def has_unfinished(self, node: str) -> bool:
+        """Return True if an asynchronous operator upstream of a node has unfinished records."""
+        return any(
+            operator.unfinished and node in self._behind(operator.name)
+            for operator in self.runtime.async_operators
+        )
 
     def _leaves_out_null_values(self, node: n.Node) -> bool:
         """Return True if null values do not reach a node, because the node or an aggregation upstream drops them."""

@@ -11,7 +11,8 @@ steps of the task ran, and a record for a window that has not been closed is not
 
 A repeated micro-batch has the same results: the wall clock is that of the micro-batch, last input and base are part of the task's
 snapshot, and a step with input closes nothing by idleness. A pause begins only when there is nothing to process: the task has no buffered
-records, no records are left on the broker, and no topic of the task is paused.
+records, no asynchronous operator in front of the operator has unfinished records, no records are left on the broker, and no topic of the
+task is paused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class IdleClock:
     """Closes the open windows of an idle operator. Owned by the task.
 
     Args:
+        node: The name of the operator.
         clocks: The clocks of the task, which calls :meth:`step` of each at the end of a step. This clock is appended.
         memory: The operator's memory; its entry ``time`` is the operator's time.
         idle_ms: How long the operator must be without input before the wall clock advances its time.
@@ -39,12 +41,14 @@ class IdleClock:
 
     def __init__(
         self,
+        node: str,
         clocks: list[IdleClock],
         memory: Memory,
         idle_ms: int,
         next_close: Callable[[], int],
         close: Callable[[int], None],
     ) -> None:
+        self.node = node
         self.wake_at_ms: int | None = None
         self._memory = memory
         self._idle = idle_ms
@@ -66,14 +70,15 @@ class IdleClock:
         """Report input that did not pass through the operator's function."""
         self._fresh = True
 
-    def step(self, now_ms: int, *, quiet: bool) -> None:
+    def step(self, now_ms: int, *, quiet: bool, waits: bool) -> None:
         """End a step of the task.
 
         Args:
             quiet: True if the task has no buffered records and none of its inputs has more.
+            waits: True if records for the operator are unfinished. The step in which they end begins the pause.
         """
         memory = self._memory
-        if self._fresh or not quiet or memory.get("input", (now_ms,))[0] > now_ms:
+        if self._fresh or waits or not quiet or memory.get("input", (now_ms,))[0] > now_ms:
             # If the clock has moved back, the pause begins again. Otherwise it would begin when the clock has caught up.
             memory["input"] = [now_ms, memory.get("time", -1)]
             self._fresh = False
@@ -81,7 +86,7 @@ class IdleClock:
             last, base = memory["input"]
             if now_ms - last >= self._idle:
                 self._close_up_to(base + now_ms - last)
-        self.wake_at_ms = self._wake_at()
+        self.wake_at_ms = None if waits else self._wake_at()
 
     def _close_up_to(self, time: int) -> None:
         """Close at one closing time after the other, so that the operator's time ends at the last of them."""

@@ -102,7 +102,8 @@ class Runtime:
         """The asynchronous operators, downstream operators first."""
         self.unfinished_offsets = defaultdict[TopicPartition, UnfinishedOffsets](UnfinishedOffsets)
         self.epoch, self.repeats_sends = "", True
-        self._treated: MillstreamError | None = None
+        self.stopped_by: MillstreamError | None = None
+        """The error that stops the application, once the policy "fail" has applied."""
         self._called: dict[str, Attempt | None] = {}
         """The current call of each node that has an error handler."""
         self._attempts: dict[str, int] = {}
@@ -268,7 +269,7 @@ class Runtime:
             MillstreamError: Under the policy "fail", or if a node downstream has already handled the error.
         """
         stage, node, error, *_ = failure
-        if error is self._treated or isinstance(error, UnavailableError):
+        if error is self.stopped_by or isinstance(error, UnavailableError):
             raise error
         policy = self.policies.of(stage, node)
         if not callable(policy):
@@ -304,8 +305,8 @@ class Runtime:
         letter = Letter(stage, node, record, facts, error)
         if fate == "fail":
             stops = ERRORS[stage](message)
-            self._treated = self.with_letter(stops, letter)
-            raise self._treated from error
+            self.stopped_by = self.with_letter(stops, letter)
+            raise self.stopped_by from error
         self.drop(f"{stage} error")
         self.failures[node] += 1
         self.notice(message)

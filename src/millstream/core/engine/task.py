@@ -188,10 +188,11 @@ class Task:
             MillstreamError: If a record fails under the policy "fail".
         """
         runtime, processing = self._runtime, self._processing
+        self._note_unfinished()
         runtime.now_ms = now_ms
-        runtime.active = True
+        runtime.active, runtime.stopped_by = True, None
         try:
-            for operator in self._async_operators:
+            for operator in runtime.async_operators:  # downstream first: their records came earlier
                 operator.collect()
             if self._readiness.active:
                 self._take_ready(now_ms, budget)
@@ -204,6 +205,8 @@ class Task:
             self._compiled.caches.flush()
             processing.leave_records()
             issue = self._issue() if self._async_operators else ()
+            if runtime.stopped_by is not None:  # a function of the user has caught it
+                raise runtime.stopped_by
         finally:
             runtime.active = False
             processing.leave_records()
@@ -287,6 +290,12 @@ class Task:
     def buffered_count(self) -> int:
         return self._group.buffered_count()
 
+    def _note_unfinished(self) -> None:
+        """Count unfinished records as input of idle operators, also in the step in which they end."""
+        for clock in self._runtime.idle_clocks:
+            if self._compiled.has_unfinished(clock.node):
+                clock.note_input()
+
     def _close_idle(self, now_ms: int) -> None:
         """Close the open windows of idle operators, upstream operators first."""
         clocks = self._runtime.idle_clocks
@@ -294,7 +303,7 @@ class Task:
             quiet = not self.buffered_count() and self._readiness.quiet
             for clock in reversed(clocks):
                 self._compiled.caches.flush()
-                clock.step(now_ms, quiet=quiet)
+                clock.step(now_ms, quiet=quiet, waits=self._compiled.has_unfinished(clock.node))
 
     # Results.
 

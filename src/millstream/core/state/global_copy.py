@@ -25,6 +25,8 @@ BEHIND: Final = "its topic has more records"
 """Reason, shown to users, for filling a copy that continues from its position."""
 CUT_OFF: Final = "writing it was interrupted"
 """Reason, shown to users, for refilling a copy that has content but no progress."""
+DELETED: Final = "its topic no longer has the records that follow"
+"""Reason, shown to users, for refilling a copy that is behind the beginning of its topic."""
 _OTHER: Final = "its topic was created again, or the types of the store have changed"
 _BEYOND: Final = "it is ahead of the micro-batch, which is an earlier one"
 

@@ -53,7 +53,11 @@ class Carried:
 
 @dataclass(frozen=True)
 class Asynchronous(n.Node):
-    """Calls a function, plain or a coroutine function, for each record. Stream to stream."""
+    """Calls a function, plain or a coroutine function, for each record. Stream to stream.
+
+    Attributes:
+        function: The same object in each task, because a process pickles each function object once for its async worker.
+    """
 
     function: Callable[..., Any]
     calls: Calls

@@ -9,7 +9,7 @@ from typing import Any
 
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
-from millstream.core.topology.async_nodes import Asynchronous
+from millstream.core.topology.async_nodes import Asynchronous, ProcessAsync
 from millstream.core.topology.nodes import Node, Sink, Source
 from millstream.core.topology.patterns import check_overlap
 from millstream.core.topology.stores import KeyValueSpec, StoreSpec
@@ -28,6 +28,8 @@ def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[s
         raise TopologyError(f"node {node.name!r} has no parents, so no record can ever reach it")
     if isinstance(node, Sink) and isinstance(node.topic, str):
         checked_name(node.topic, "topic")
+    if isinstance(node, ProcessAsync):
+        _check_stores(node, nodes.values())
     if not isinstance(node, Asynchronous):
         check_plain(node.name, vars(node).values())
     for parent in node.parents:
@@ -45,6 +47,17 @@ def _check_reset(node: Source) -> None:
         raise TopologyError(
             f"source {node.name!r}: offset_reset must be 'earliest', 'latest', 'none', a timedelta that is not negative, or None, not {reset!r}"
         )
+
+
+def _check_stores(node: ProcessAsync, others: Iterable[Node]) -> None:
+    for other in others:
+        if isinstance(other, ProcessAsync) and (
+            shared := [store for store in node.stores if store in other.stores]
+        ):
+            raise TopologyError(
+                f"{other.name!r} and {node.name!r} both use store {shared[0]!r}: the entry of a key is sent with a call, so calls of two "
+                "operators for a key would overwrite each other's writes. Use one operator, or write in a downstream processor"
+            )
 
 
 def _check_topics(node: Source, sources: list[Source]) -> None:

@@ -143,8 +143,7 @@ class Lineage:
     """What a running topology writes to the checkpoint, and what it has taken over under new names.
 
     Attributes:
-        topic_ids: Topic id, assigned by the broker, of each topic that is read or that a pattern matched before, if the broker has
-            topic ids.
+        topic_ids: Topic id, assigned by the broker, of each topic that is read or was read before, if the broker has topic ids.
         appeared: Topics that a pattern matches now and that did not exist when the pattern was last resolved.
     """
 

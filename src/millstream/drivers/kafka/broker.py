@@ -273,6 +273,16 @@ class Broker:
             consumer = self._consumer()
             self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
 
+    def renew(self, partitions: Mapping[str, int]) -> None:
+        """Commit the group's committed offsets again, with their metadata, so that the broker keeps them.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        if committed := self.committed(partitions):
+            consumer = self._consumer()
+            self.ask("committing offsets", lambda: consumer.commit(offsets=committed, asynchronous=False))
+
     def _offsets(
         self,
         partitions: Mapping[str, int],

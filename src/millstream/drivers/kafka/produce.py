@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from millstream.core.engine.records.merging import WRITER_HEADER
 from millstream.core.model.errors import MillstreamError, ProductionError
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.clients import ClientSettings, check, translated, warm, warmed
+from millstream.drivers.kafka.clients import ClientSettings, check, discard, translated, warm, warmed
 
 _POLL_EVERY = 4096
 _FULL_WAIT_S = 0.5
@@ -165,6 +165,10 @@ class KafkaSender:
         except KafkaException as error:
             failure = producer.failures[0]
             producer.failures.clear()
+            if (
+                error.args[0].code() == KafkaError._FATAL
+            ):  # it accepts no record any more; the next attempt has a new one
+                discard(producer)
             raise refused(*failure, str(self.settings.get("bootstrap.servers"))) from error
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import lmdb
 
-from millstream.core.model.errors import DamagedCopyError
+from millstream.core.model.errors import DamagedCopyError, StoreError
 from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
 from millstream.drivers.directory import (
     DEFAULT_MEMORY_BYTES,
@@ -63,6 +63,9 @@ _CHANGES_SHARE = 1 / 8
 
 
 _OPEN: dict[str, LmdbCopy] = {}
+"""By directory, the most recently used last."""
+_MOST_OPEN = 1_000
+"""Each open copy takes ``_MAP_SIZE`` of the address space of the process, which has room for 2,047, and three file descriptors."""
 
 
 def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, run: str = "") -> LmdbCopy:
@@ -72,10 +75,19 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
         run: Id of the application's run. The first process of a run that opens a copy verifies its file.
     """
     PAGES.most_bytes = int(memory_bytes * _PAGES_SHARE)
-    copy = _OPEN.get(directory)
+    copy = _OPEN.pop(directory, None)
     if copy is None or not copy.alive():
-        copy = _OPEN[directory] = LmdbCopy(directory, memory_bytes, run)
+        _close_unused()
+        copy = LmdbCopy(directory, memory_bytes, run)
+    _OPEN[directory] = copy
     return copy
+
+
+def _close_unused() -> None:
+    """Close the copies that were not used for the longest time, to make room for another one."""
+    for directory in list(_OPEN)[: max(len(_OPEN) + 1 - _MOST_OPEN, 0)]:
+        if not _OPEN[directory].has_view():
+            _OPEN.pop(directory).close()
 
 
 class LmdbCopy(DirectoryCopy):
@@ -97,6 +109,15 @@ class LmdbCopy(DirectoryCopy):
             return self._env is not None and os.stat(self.directory.path / DATA_FILE).st_ino == self._inode
         except OSError:
             return False
+
+    def has_view(self) -> bool:
+        return self._view is not None
+
+    def close(self) -> None:
+        """Close the files, which stay as they are. The copy can no longer be used."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
 
     def version(self) -> Version | None:
         """Return the version of the content, or None for an empty copy.
@@ -133,8 +154,11 @@ class LmdbCopy(DirectoryCopy):
             damage = self.directory.damaged(str(error))
             self._throw_away()
             raise damage from error
+        except lmdb.MapFullError as error:
+            self.close()
+            raise self._full() from error
         except lmdb.Error as error:
-            self._leave()
+            self.close()  # the next micro-batch opens it again
             raise self.directory.failed(error) from error
 
     def wipe(self) -> None:
@@ -196,10 +220,12 @@ class LmdbCopy(DirectoryCopy):
         if self._seen and (current := _version(meta)) != self._seen[0]:
             raise self.directory.moved(self._seen[0], current)
 
-    def _leave(self) -> None:
-        """Close after an error. The next micro-batch reopens the copy."""
-        self._env.close()
-        self._env = None
+    def _full(self) -> StoreError:
+        return StoreError(
+            f"the local copy in {self.directory.path} has reached {_MAP_SIZE >> 30} GiB, the limit of LMDB for the stores of a task. Nothing "
+            "is lost: start the application with store_engine='rocksdb', or with engine='rocksdb' on its large stores; their copies are "
+            "rebuilt from the log"
+        )
 
     def _throw_away(self) -> None:
         self._env.close()

@@ -289,7 +289,7 @@ class Launch:
         """Set the plan of the run, and rescale its state if the settings require it."""
         run, settings, wanted = self.run, self.settings, spark_partitions(self.settings)
         run.continues = now.continuity.running_on(now.layout), prepared.facts
-        run.reports.plan = now.plan
+        run.reports.replan(now.plan, now.layout.tasks)
         run.rescale_later = shuffle_rescaling.at_start(
             now.progress,
             wanted,

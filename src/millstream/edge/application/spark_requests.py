@@ -92,6 +92,7 @@ class SparkRequests:
         if data.ends is not None:
             run.resources.group_offsets.planned(data.positions)
             self._commit_behind_shuffle(data, oldest)
+            self._renew_offsets(data)
         if run.draining.begun:
             self._check_drained(data)
         elif self._workers_must_change(data):
@@ -163,6 +164,15 @@ class SparkRequests:
                 if (until := read[partition.topic][partition.partition]) > news[partition]
             },
         )
+
+    def _renew_offsets(self, data: PlanRequest) -> None:
+        read = {
+            topic: data.positions[topic] for topic in self._run.plan.broker_topics if topic in data.positions
+        }
+        try:
+            self._run.resources.group_offsets.renew(read)
+        except MillstreamError as error:
+            log.warning("could not renew the committed offsets, will retry in an hour: %s", error)
 
     def _commit(
         self,

@@ -4,20 +4,29 @@ Under at least once, Spark's checkpoint determines where the application continu
 checkpoint is written. After a crash between the two, the first micro-batch of the next query is a repetition. It may finish fewer records,
 because it repeats calls whose results were lost with their async worker. The group's offsets do not go back then, because the results were
 sent. An application that has lost its checkpoint starts over, with new offsets.
+
+The group has no members. A broker therefore deletes each offset ``offsets.retention.minutes`` after it was committed, by default a week,
+even while other offsets of the group are committed. Without the offset of a quiet partition, an application without a checkpoint would
+process the whole partition again, so all offsets are committed again from time to time.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
+from millstream.core.model.errors import TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetCommitter
 
 log = logging.getLogger("millstream.application")
+
+_RENEW_S: Final = 3_600.0
 
 
 class GroupOffsets:
@@ -34,6 +43,7 @@ class GroupOffsets:
         self._before: dict[TopicPartition, int] = {}
         """Offsets that were committed before the query started and are ahead of the records finished since."""
         self._planned = False
+        self._renew_at_s = 0.0
 
     def commit(
         self,
@@ -59,7 +69,11 @@ class GroupOffsets:
             committed = {
                 partition: max(n, before.get(partition, n)) for partition, n in self._uncommitted.items()
             }
-            self._broker.commit(committed, self._taken)
+            try:
+                self._broker.commit(committed, self._taken)
+            except TopicNotFoundError as error:
+                # A topic of a pattern may be deleted while its last records are processed. The offsets of other topics are committed.
+                log.warning("some of the offsets could not be committed: %s", error)
             self._ours.update(committed)
             self._before = {
                 partition: n for partition, n in before.items() if self._uncommitted.get(partition, -1) < n
@@ -120,6 +134,20 @@ class GroupOffsets:
                 for partition, n in self._before.items()
                 if n <= positions.get(partition.topic, {}).get(partition.partition, n)
             }
+
+    def renew(self, positions: Offsets) -> None:
+        """Commit the offsets of partitions again, at most once an hour.
+
+        Called only while no micro-batch runs, because a transaction could commit a later offset in the meantime.
+
+        Raises:
+            MillstreamError: If a broker does not answer in time, or refuses.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._renew_at_s:
+                self._renew_at_s = now + _RENEW_S
+                self._broker.renew({topic: max(of) + 1 for topic, of in positions.items() if of})
 
     def _ask_for(self, partitions: set[TopicPartition]) -> None:
         if not partitions:

@@ -127,8 +127,9 @@ class TopicPreparation:
         Raises:
             IncompatibleTopologyError: If the topics contain state that cannot be continued.
         """
-        topics = [topic for topic in plan.changelogs.values() if topic in existing]
-        if not self._filled_changelogs(plan, existing):
+        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
+        ends = self.broker.end_offsets(topics)
+        if not any(end for partitions in ends.values() for end in partitions.values()):
             return False
         unpublished = [store for store in plan.store_fingerprints() if store not in plan.changelogs]
         read = {topic: existing[topic] for topic in plan.broker_topics if topic in existing}
@@ -138,6 +139,8 @@ class TopicPreparation:
             why = "the group has no committed offsets, so it is not known which records the stores contain"
         else:
             return True
+        if ends == self.broker.begin_offsets(topics):  # the records of windows that have expired are deleted
+            return False
         raise IncompatibleTopologyError(
             f"there is no checkpoint, and the state in the changelog topics {', '.join(topics)} cannot be continued: {why}. "
             f"Restore the checkpoint, or start over with `millstream reset {plan.application_id} --to-earliest`, which "

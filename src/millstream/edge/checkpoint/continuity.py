@@ -105,7 +105,8 @@ class Continuity:
         ids = {topic: fact.id for topic, fact in facts.items() if fact.id}
         return Lineage(
             parts_of(self.plan, layout, self.remembered.parts),
-            {**self.remembered.topic_ids, **ids} if self.plan.has_patterns else ids,
+            # Also of topics that are not read now, because the checkpoint keeps their positions.
+            {**self.remembered.topic_ids, **ids},
             self.renamed_stores,
             appeared(self.plan, self.remembered),
             routing_of(self.plan, layout),

@@ -30,12 +30,13 @@ class Furthest(NamedTuple):
 class GlobalAnswers:
     """Answers questions about global stores. Thread-safe.
 
-    An answer is never older than an earlier one, even if a copy is filled again or a host is lost.
+    An answer is never older than an earlier one, even if a copy is filled again or a host is lost, unless the topic was created again.
     """
 
     def __init__(self, copies: Copies) -> None:
         self._copies = copies
-        self._seen: dict[str, Positions] = {}
+        self._seen: dict[str, tuple[str, Positions]] = {}
+        """By store, the identity of the copied content, and the positions of the last answer."""
 
     def answer(self, question: Question, part: SubTopology, batch: int, furthest: Furthest) -> Answer:
         """Answer a question.
@@ -53,11 +54,13 @@ class GlobalAnswers:
         copy = self._copies.of_global(question.store, report)
         with copy.lock:
             opened = copy.global_store(spec, batch)
-            seen = self._seen.get(question.store, {})
+            identity, seen = self._seen.get(question.store, ("", {}))
+            if opened.identity != identity:
+                seen = {}
             if _is_behind(opened.positions, reached) or _is_behind(opened.positions, seen):
                 copy.forget_global()
                 raise CopyMovedError(f"the copy of global store {question.store!r} is being filled")
-            self._seen[question.store] = opened.positions
+            self._seen[question.store] = opened.identity, opened.positions
             value = answer_of(question, spec, [opened.store])
         return Answer(value, batch, {topic: opened.positions})
 

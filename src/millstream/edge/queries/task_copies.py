@@ -37,10 +37,12 @@ class OpenGlobalStore(NamedTuple):
 
     Attributes:
         positions: By partition of its topic, the first offset that the content does not include.
+        identity: Topic and types of the copied records.
     """
 
     store: Any
     positions: Mapping[int, int]
+    identity: str
 
 
 class TaskCopy:
@@ -107,7 +109,7 @@ class TaskCopy:
         snapshot = snapshot_from_json(progress.remembered or None) or Snapshot()
         memory = snapshot.stores.get(spec.name, {})
         store = open_store(spec, view, _Surroundings(snapshot.stream_time_ms), memory)
-        return OpenGlobalStore(store, progress.positions)
+        return OpenGlobalStore(store, progress.positions, progress.identity)
 
     def release(self) -> None:
         with self.lock:

@@ -87,6 +87,20 @@ class TaskReports:
                     known = self.positions.setdefault(topic, {})
                     known.setdefault(partition, position)
 
+    def replan(self, plan: Plan, tasks: Collection[TaskId]) -> None:
+        """Set the plan of the next query, and forget the tasks whose partitions no longer exist, because they will not run.
+
+        Tasks of sub-topologies that are gone stay: they still run once, and report that they are gone.
+        """
+        present = {sub.id for sub in plan.subtopologies if sub.nodes}
+        with self.lock:
+            self.revision += 1
+            self.plan = plan
+            for task in [task for name in self.tasks if (task := TaskId.parse(name)) not in tasks]:
+                if task.subtopology in present:
+                    for known in (self.tasks, self.gauges, self.threads, self.hottest, self._executors):
+                        known.pop(str(task), None)
+
     def restoring(self, progress: RestoreProgress) -> None:
         with self.lock:
             self.restores.pop((progress.task, progress.store), None)

@@ -940,6 +940,14 @@ class TestFunctionsOfTheWrongKind:
         ):
             ms.StreamsBuilder().stream("in").filter(is_good)
 
+    def test_state_travels_with_the_calls_of_one_operator(self) -> None:
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
+        stream = builder.stream("in")
+        stream.process_async(print, stores=["totals"])  # type: ignore[arg-type]
+        with pytest.raises(TopologyError, match=r"both use store 'totals'.*overwrite each other's writes"):
+            stream.process_async(print, stores=["totals"])  # type: ignore[arg-type]
+
     def test_state_travels_only_where_calls_of_a_key_do_not_overlap(self) -> None:
         builder = ms.StreamsBuilder()
         builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))

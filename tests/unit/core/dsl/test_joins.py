@@ -113,6 +113,40 @@ def test_kafka_streams_lets_a_window_that_ends_before_time_0_end_at_0() -> None:
     assert values_by_wall_clock(ms.JoinWindows(300, -100, grace=50), steps)[1] == ["a+None"]
 
 
+@pytest.mark.parametrize("unmatched", ["final", "early"])
+class TestRecordsThatFail:
+    """Under the policy "skip", a record that fails takes no result of another record with it."""
+
+    def results(self, unmatched: Any, *events: Event) -> list[str]:
+        def joiner(left: str, right: str | None) -> str:
+            if left == "bad":
+                raise ValueError(left)
+            return paired(left, right)
+
+        builder = ms.StreamsBuilder()
+        windows = ms.JoinWindows(before=5, after=5, grace=0, unmatched=unmatched)
+        builder.stream("left").left_join(builder.stream("right"), joiner, windows=windows).to("out")
+        policies = ms.ErrorPolicies(process="skip")
+        with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
+            for event in events:
+                driver.pipe(*event)
+            return [record.value for record in driver.read("out")]
+
+    def test_when_they_close_windows(self, unmatched: Any) -> None:
+        alone, partner = ("left", "a", "alone", 99), ("right", "b", "partner", 101)
+        assert self.results(unmatched, alone, partner, ("left", "b", "bad", 105)) == ["alone+None"]
+
+    def test_when_their_own_windows_close(self, unmatched: Any) -> None:
+        waiting = [("left", "a", value, 99) for value in ("first", "bad", "second")]
+        closing = [("left", "b", value, time) for value, time in (("x", 200), ("y", 201), ("z", 300))]
+        expected = [
+            "first+None",
+            "second+None",
+            "y+None",
+        ]  # the policy applies to the record that closes the windows
+        assert self.results(unmatched, *waiting, *closing) == expected
+
+
 def test_the_time_of_a_join_survives_a_restart() -> None:
     topology = stream_join("left_join", ms.JoinWindows(100, 100, grace=0))
     runner = MicroBatches(topology, "app", chunk=1, budget=None)
@@ -120,6 +154,21 @@ def test_the_time_of_a_join_survives_a_restart() -> None:
     runner.process("left", [(b"b", b"b1", 1101, ())])
     runner.process("right", [(b"a", b"a2", 1050, ())])
     assert [r.value for r in runner.sent["out"]] == ["a1+None"]
+
+
+def test_the_partners_of_a_record_that_fails_remain_without_one() -> None:
+    def joiner(left: str | None, right: str | None) -> str:
+        if right == "bad":
+            raise ValueError(right)
+        return paired(left, right)
+
+    builder = ms.StreamsBuilder()
+    windows = ms.JoinWindows(before=5, after=5, grace=0)
+    builder.stream("left").left_join(builder.stream("right"), joiner, windows=windows).to("out")
+    with ms.testing.TopologyTestDriver(builder.build(), policies=ms.ErrorPolicies(process="skip")) as driver:
+        for event in [("left", "a", "a1", 1), ("right", "a", "bad", 2), ("left", "b", "b1", 100)]:
+            driver.pipe(*event)
+        assert [record.value for record in driver.read("out")] == ["a1+None"]
 
 
 def test_a_derived_table_needs_no_store() -> None:

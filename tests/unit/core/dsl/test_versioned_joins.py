@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from golden.micro_batches import MicroBatches
+from millstream.core.asynchronous.call import Done
 from millstream.core.model.errors import TopologyError
-from unit.helpers import Host, sent
+from unit.helpers import Host, processing, sent
 
 Row = tuple[str, str, str | None, int]
 """Topic, key, value and timestamp of a record."""
@@ -102,6 +103,27 @@ def test_records_that_waited_are_themselves_again() -> None:
         ("one+None", headers, ("orders", 3, 0)),
         ("two+None", (), ("orders", 4, 1)),
     ]
+
+
+def test_the_result_of_a_call_is_itself_again_after_it_has_released_others() -> None:
+    """A call's result passes the join first, and then a processor that fails."""
+    seen: list[Any] = []
+
+    def fail(context: ms.ProcessorContext, record: ms.Record) -> None:
+        seen.append((record.value, context.record_metadata))
+        raise LookupError(record.value)
+
+    builder = ms.StreamsBuilder()
+    called = builder.stream("orders").map_values_async(str.upper)
+    called.left_join(prices(builder), paired, grace=10).to("out")
+    called.process(processing(fail))
+    policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+    host = Host(builder.build(), policies=policies)
+    (call,) = host.run("orders", ("k", "one", 5)).issue
+    host.task.done(call.ticket, Done("ONE"))
+    outcome = host.step()
+    assert seen == [("ONE", ("orders", 0, 0))]
+    assert sent(outcome, "dead") == [("k", "one", 5)]
 
 
 def test_a_record_that_fails_after_it_waited_leaves_the_others_alone() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
+from millstream.core.asynchronous.call import Done, Skipped
 from millstream.core.engine.records.readiness import InputFacts
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.model.errors import TopologyError
@@ -21,25 +22,26 @@ from unit.helpers import Host, sent
 
 IN = TopicPartition("in", 0)
 TUMBLING = ms.TumblingWindows(10, grace=5)
+Before = Callable[[ms.KStream[Any, Any]], ms.KStream[Any, Any]]
 Finish = Callable[[ms.KGroupedStream[Any, Any]], ms.KTable[Any, Any]]
 
 
-def topology(finish: Finish) -> ms.Topology:
+def topology(finish: Finish, before: Before = lambda stream: stream) -> ms.Topology:
     builder = ms.StreamsBuilder()
-    table = finish(builder.stream("in").group_by_key())
+    table = finish(before(builder.stream("in")).group_by_key())
     table.to_stream(lambda w, _: f"{w.key}@{w.start}-{w.end}").map_values(str).to("out")
     return builder.build()
 
 
-def on_close(windows: Any, idle: int = 100) -> ms.Topology:
+def on_close(windows: Any, idle: int = 100, **options: Any) -> ms.Topology:
     emit = ms.EmitStrategy.on_window_close(close_idle_after=idle)
-    return topology(lambda grouped: grouped.windowed_by(windows, emit=emit).count(store="w"))
+    return topology(lambda grouped: grouped.windowed_by(windows, emit=emit).count(store="w"), **options)
 
 
-def final(windows: Any, idle: int = 100) -> ms.Topology:
+def final(windows: Any, idle: int = 100, **options: Any) -> ms.Topology:
     until = ms.Suppressed.until_window_closes(close_idle_after=idle)
     return topology(
-        lambda grouped: grouped.windowed_by(windows).count(store="w").suppress(until, store="held")
+        lambda grouped: grouped.windowed_by(windows).count(store="w").suppress(until, store="held"), **options
     )
 
 
@@ -134,6 +136,31 @@ class TestWindows:
         host.task.inform(InputFacts((IN,)))
         assert sent(host.step(5099)) == []
         assert sent(host.step(5100)) == [("a@0-10", "1", 3)]
+
+    def test_nor_are_records_that_wait_for_a_call(self, make: Callable[..., ms.Topology]) -> None:
+        host = Host(make(TUMBLING, before=lambda stream: stream.map_values_async(str.upper)))
+        first, second = run(host, 1000, ("a", "x", 3), ("b", "y", 4)).issue
+        host.task.done(first.ticket, Done("X"))
+        host.step(1010)
+        host.restart()
+        outcome = host.step(1200)
+        assert (sent(outcome), outcome.wake_at_ms) == ([], None)
+        host.task.done(second.ticket, Done("Y"))
+        outcome = host.step(1500)
+        assert (sent(outcome), outcome.metrics.dropped, outcome.wake_at_ms) == ([], {}, 1600)
+        assert sent(host.step(1600)) == [("a@0-10", "1", 3), ("b@0-10", "1", 4)]
+
+    def test_nor_is_the_time_of_a_call_whose_record_is_skipped(
+        self, make: Callable[..., ms.Topology]
+    ) -> None:
+        host = Host(make(TUMBLING, before=lambda stream: stream.map_values_async(str.upper)))
+        first, second = run(host, 1000, ("a", "x", 3), ("b", "y", 4)).issue
+        host.task.done(first.ticket, Done("X"))
+        host.step(1010)
+        host.task.done(second.ticket, Skipped())
+        outcome = host.step(1500)
+        assert (sent(outcome), outcome.wake_at_ms) == ([], 1600)
+        assert sent(host.step(1600)) == [("a@0-10", "1", 3)]
 
     def test_a_task_without_input_closes_nothing(self, make: Callable[..., ms.Topology]) -> None:
         assert Host(make(TUMBLING)).step(10_000).wake_at_ms is None

@@ -68,6 +68,22 @@ class TestIssue:
         assert numbers(host.step()) == []
         assert host.task.under_way() == (Ticket("call", 0, 1, ""),)
 
+    @pytest.mark.parametrize("operator", ["map_values_async", "foreach_async", "process_async"])
+    def test_each_task_gives_the_same_function(self, operator: str) -> None:
+        """A process pickles a function object once, and the function may be large."""
+        builder = ms.StreamsBuilder()
+        options = {} if operator == "process_async" else {"batch": (2, 0)}
+        function: Any = (
+            (lambda values: values) if operator == "map_values_async" else (lambda first, second: None)
+        )
+        getattr(builder.stream("in"), operator)(function, **options)
+        host = Host(builder.build())
+        functions = []
+        for key in "ab":
+            functions += [call.function for call in host.run("in", (key, "v", 1)).issue]
+            host.restart()
+        assert functions[0] is functions[1]
+
     def test_effects_are_applied_in_the_step_after_the_answer(self) -> None:
         host = Host(calling())
         outcome = host.run("in", ("k", "v", 1))

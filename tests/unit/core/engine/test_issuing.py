@@ -196,6 +196,19 @@ class TestAcknowledge:
         host.step()
         assert len(seen) == 6
 
+    def test_the_result_of_a_call_comes_after_the_records_that_are_given_again(self) -> None:
+        seen: list[str] = []
+        builder = ms.StreamsBuilder()
+        called = builder.stream("in").map_values_async(upper)
+        called.process(processing(lambda _, record: seen.append(record.value)), acknowledges=True)
+        host = Host(builder.build())
+        for value in ("a", "b"):
+            (call,) = host.run("in", ("k", value, 1)).issue
+            host.restart()
+            host.task.done(call.ticket, Done(value.upper()))
+            host.step()
+        assert seen == ["A", "A", "B"]
+
     def test_nothing_is_acknowledged_twice_or_by_others(self) -> None:
         def twice(context: Any, record: ms.Record[Any, Any]) -> None:
             context.acknowledge(context.record_metadata)

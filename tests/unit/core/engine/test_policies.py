@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
@@ -196,6 +197,14 @@ class TestNesting:
             Host(self.failing_child()).run("in", (None, "x", 0))
         assert caught.value.message.count("failed in stage") == 1
 
+    def test_the_error_of_a_child_stops_although_its_parent_catches_it(self) -> None:
+        def step(context: ms.ProcessorContext, record: ms.Record) -> None:
+            with suppress(Exception):
+                context.forward(record.with_value(5))
+
+        with pytest.raises(ProductionError, match="the value does not fit its serde"):
+            Host(processor_topology(processing(step))).run("in", ("k", "v", 1))
+
     def test_a_child_that_is_skipped_does_not_stop_its_parent(self) -> None:
         host = Host(self.failing_child(), policies=policies("process", "skip"))
         outcome = host.run("in", (None, "x", 0))
@@ -268,6 +277,24 @@ class TestOperators:
         host = Host(builder.build(), policies=policies("process", "skip"))
         outcome = host.run("in", ("k", "v", 0))
         assert (values(outcome), outcome.metrics.dropped, outcome.changes) == ([], {"process error": 1}, {})
+
+    @pytest.mark.parametrize("own", [False, True])
+    def test_of_several_windows_fail_once(self, own: bool) -> None:
+        hopping: Any = ms.HoppingWindows(10, advance=2, grace=0)
+
+        class Own(ms.Windows):
+            def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+                return [(start, start + 10) for start in hopping.starts(timestamp)]
+
+        def add(key: str, value: str, total: str) -> str:
+            raise LookupError(value)
+
+        builder = ms.StreamsBuilder()
+        grouped = builder.stream("in").group_by_key()
+        grouped.windowed_by(Own(10, 0) if own else hopping).aggregate(str, add, store="all")
+        outcome = Host(builder.build(), policies=policies("process", "dead_letter")).run("in", ("k", "x", 99))
+        assert sent(outcome, "dead") == [("k", "x", 99)]
+        assert outcome.metrics.dropped == {"process error": 1}
 
     def test_of_topic_choosers_and_partitioners(self) -> None:
         for more in ({"topic": self.boom}, {"topic": "out", "partitioner": self.boom}):

@@ -11,8 +11,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from millstream.core.model.errors import CopyMovedError, DamagedCopyError
+from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
 from millstream.core.ports import RESTORING, ByteReader, Version
+from millstream.drivers.lmdb import lmdb_copy
 from millstream.drivers.lmdb.lmdb_copy import LmdbCopy, open_local_copy
 from millstream.drivers.lmdb.row_encoding import DATA_FILE, SHORT_BYTES, stored_key
 
@@ -32,6 +33,57 @@ def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
     copy.apply({"s": [(b"a", b"2")], "t": [(b"a", None)]}, SECOND)
     assert [reader.get(b"a") for reader in readers] == [b"1", b"1"]
     copy.close_view()
+
+
+def test_a_copy_that_has_reached_the_limit_of_lmdb_names_the_engine_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither space on the disk nor another state_dir would help."""
+    monkeypatch.setattr(lmdb_copy, "_MAP_SIZE", 1 << 20)
+    copy = open_local_copy(str(tmp_path / "task"))
+    copy.apply({"s": [(b"a", b"1")]}, FIRST)
+    with pytest.raises(StoreError, match=r"LMDB .* store_engine='rocksdb'"):
+        copy.apply({"s": [(b"%d" % number, bytes(1000)) for number in range(2000)]}, SECOND)
+    assert open_local_copy(str(tmp_path / "task")).version() == FIRST
+
+
+class TestManyCopies:
+    """Each open copy takes 64 GiB of the address space of a process, which has room for two thousand."""
+
+    @pytest.fixture(autouse=True)
+    def _few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lmdb_copy, "_OPEN", {})
+        monkeypatch.setattr(lmdb_copy, "_MOST_OPEN", 5)
+
+    @staticmethod
+    def _opened(directory: Path, numbers: range) -> list[LmdbCopy]:
+        return [open_local_copy(str(directory / f"0_{number}"), run="run") for number in numbers]
+
+    def test_a_process_keeps_those_open_that_it_has_used_last(self, tmp_path: Path) -> None:
+        first = self._opened(tmp_path, range(3))
+        assert all(copy.alive() for copy in first)
+        first += self._opened(tmp_path, range(3, 7))
+        assert [copy.alive() for copy in first] == [False] * 2 + [True] * 5
+        assert self._opened(tmp_path, range(2, 3)) == [first[2]], "an open copy is not opened again"
+        self._opened(tmp_path, range(2))
+        assert [copy.alive() for copy in first] == [False, False, True, False, False, True, True]
+
+    def test_a_copy_that_was_closed_has_its_content_when_it_is_opened_again(self, tmp_path: Path) -> None:
+        for number, copy in enumerate(self._opened(tmp_path, range(3))):
+            copy.apply({"s": [(b"a", b"%d" % number)]}, FIRST)
+        self._opened(tmp_path, range(3, 9))
+        for number, copy in enumerate(self._opened(tmp_path, range(3))):
+            assert copy.version() == FIRST
+            assert copy.open_view().open("s").get(b"a") == b"%d" % number
+            copy.close_view()
+
+    def test_an_open_view_stays_open(self, tmp_path: Path) -> None:
+        [copy] = self._opened(tmp_path, range(1))
+        copy.apply({"s": [(b"a", b"1")]}, FIRST)
+        view = copy.open_view()
+        self._opened(tmp_path, range(1, 9))
+        assert view.open("s").get(b"a") == b"1"
+        copy.close_view()
 
 
 class TestAnotherProcess:

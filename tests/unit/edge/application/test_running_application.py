@@ -47,6 +47,7 @@ class AwayOnce:
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, int] = {}
         self.taken: dict[TopicPartition, int] = {}
+        self.renewed: list[Mapping[str, int]] = []
         self._away = True
 
     def commit(
@@ -60,6 +61,9 @@ class AwayOnce:
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         return {}
+
+    def renew(self, partitions: Mapping[str, int]) -> None:
+        self.renewed.append(partitions)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
         raise AssertionError("there is no repartition topic")
@@ -98,6 +102,17 @@ def plan() -> Plan:
     for topics, store in ((["in", "in-too"], "first"), (["other"], "second")):
         builder.stream(topics).to_table(store=store)
     return builder.build().plan("app")
+
+
+def test_committed_offsets_are_renewed_between_two_micro_batches(
+    running: RunningApplication, group: AwayOnce
+) -> None:
+    positions = {"in": {0: 4, 1: 4}, "no-longer-read": {0: 4}}
+    running._requests.answer("plan", replace(PLAN, ends=None, positions=positions))
+    assert group.renewed == []
+    for _ in range(2):
+        running._requests.answer("plan", replace(PLAN, positions=positions))
+    assert group.renewed == [{"in": 2}]
 
 
 def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_back(

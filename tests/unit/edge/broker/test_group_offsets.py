@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.edge.broker.group_offsets import GroupOffsets
@@ -20,13 +20,19 @@ class Kept:
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.offsets = dict(offsets)
         self.away = False
+        self.deleted = ""
         self.asked = 0
+        self.renewed: list[Mapping[str, int]] = []
 
     def commit(
         self, offsets: Mapping[TopicPartition, int], taken: Mapping[TopicPartition, int] | None = None
     ) -> None:
         self._answer()
-        self.offsets.update(offsets)
+        self.offsets.update(
+            {partition: n for partition, n in offsets.items() if partition.topic != self.deleted}
+        )
+        if any(partition.topic == self.deleted for partition in offsets):
+            raise TopicNotFoundError("there is no such topic")
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         self._answer()
@@ -39,6 +45,10 @@ class Kept:
             }
             for topic, count in partitions.items()
         }
+
+    def renew(self, partitions: Mapping[str, int]) -> None:
+        self._answer()
+        self.renewed.append(partitions)
 
     def _answer(self) -> None:
         if self.away:
@@ -148,3 +158,33 @@ def test_offsets_that_may_not_have_arrived_are_nobody_elses() -> None:
         group.commit({FIRST: 11})
     broker.away, broker.offsets[FIRST] = False, 11
     assert group.by_others() == {}
+
+
+def test_offsets_are_committed_again_so_that_those_of_quiet_partitions_do_not_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group has no members, so a broker deletes each offset a week after its commit, although others are committed since."""
+    broker, now = Kept({FIRST: 5, SECOND: 7}), [100.0]
+    monkeypatch.setattr("millstream.edge.broker.group_offsets.time.monotonic", lambda: now[0])
+    group = GroupOffsets(broker)
+    for seconds in (0, 1, 3_500, 200, 3_500):
+        now[0] += seconds
+        group.renew({"in": {0: 5, 1: 7}, "empty": {}})
+    assert broker.renewed == [{"in": 2}, {"in": 2}]
+    broker.away = True
+    now[0] += 3_600
+    with pytest.raises(BrokerUnavailableError):
+        group.renew({"in": {0: 5}})
+
+
+def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_dropped() -> None:
+    """A topic of a pattern may be deleted while a micro-batch processes its last records. The broker commits the other offsets."""
+    broker = Kept({})
+    group = GroupOffsets(broker)
+    broker.deleted = "gone"
+    group.commit({FIRST: 5, TopicPartition("gone", 0): 9})
+    assert broker.offsets == {FIRST: 5}
+    assert group.by_others() == {}
+    broker.deleted = ""
+    group.commit({SECOND: 7})
+    assert broker.offsets == {FIRST: 5, SECOND: 7}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError
+from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError, TopicRecreatedError
+from millstream.core.ports import TopicFacts
 from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.state.segments.log import Manifest, encode_manifest
 from millstream.core.topology.async_nodes import with_additional_stores
@@ -113,6 +115,29 @@ def tables(*topics: str) -> Plan:
 
 def going_on_from(plan: Plan, progress: CheckpointProgress | None) -> Continuity:
     return continuity(plan, progress, {})
+
+
+class TestATopicThatAnEditTakesOutAndALaterOnePutsBack:
+    """The checkpoint keeps its positions. They are those of the same topic only if it was not created again in the meantime."""
+
+    @staticmethod
+    def ids(plan: Plan, before: dict[str, str], found: dict[str, str]) -> Mapping[str, str]:
+        """Return the topic ids that the next micro-batch writes to a checkpoint."""
+        offset = {"parts": {"0": [["counts"], ["counts"], 2]}, "topic_ids": before}
+        now = going_on_from(plan, CheckpointProgress(3, True, False, 2, offset, offset, 3))
+        facts = {topic: TopicFacts(found[topic], 2) for topic in plan.broker_topics}
+        now.check_topics(facts, restart_recreated=False)
+        return now.lineage(now.laid_out({"counts": 2, "prices": 2}, default_grouper), facts).topic_ids
+
+    def test_continues(self) -> None:
+        without = self.ids(tables("counts"), {"counts": "c", "prices": "p"}, {"counts": "c"})
+        again = self.ids(tables("counts", "prices"), dict(without), {"counts": "c", "prices": "p"})
+        assert again == {"counts": "c", "prices": "p"}
+
+    def test_is_noticed_if_it_is_another_one(self) -> None:
+        without = self.ids(tables("counts"), {"counts": "c", "prices": "p"}, {"counts": "c"})
+        with pytest.raises(TopicRecreatedError, match="'prices'"):
+            self.ids(tables("counts", "prices"), dict(without), {"counts": "c", "prices": "other"})
 
 
 class TestAStandbyWithAnEmptyCheckpoint:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+import millstream as ms
 from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.metrics.metric import Number
-from millstream.core.model.ids import TopicPartition
+from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.runtime.task_report import CallReport, TaskReport
 from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.status.application_status import ThreadStatus
@@ -95,6 +96,19 @@ def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
     book.committed(1, [TaskReport("0_0", measured=[drops("0_0", "null key", 2)], gone=True)])
     assert list(book.tasks) == ["1_0"]
     assert (book.metrics()["dropped_records"], book.metrics()["state_bytes"]) == (3, 0)
+
+
+def test_a_task_whose_partitions_no_longer_exist_is_not_woken_any_more() -> None:
+    """A topic of a pattern was deleted, or a topic created again with fewer partitions: nobody would run the task."""
+    builder = ms.StreamsBuilder()
+    builder.stream("in").to("out")
+    plan = builder.build().plan("app")
+    book = TaskReports(plan=plan)
+    book.committed(0, [TaskReport(task, wake_at_ms=5, executor="here/1") for task in ("0_0", "0_3", "1_3")])
+    assert book.due(9) == ["0_0", "0_3", "1_3"]
+    book.replan(plan, [TaskId(0, 0), TaskId(0, 1)])
+    assert book.due(9) == ["0_0", "1_3"], "the tasks of a sub-topology that is gone say so themselves"
+    assert book.status("running", None).placed.keys() == {"0_0", "1_3"}
 
 
 def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from millstream.core.asynchronous.effects import Acting, Performing
 from millstream.core.dsl.handle import StreamHandle
 from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
@@ -35,7 +36,8 @@ def foreach_async(stream: StreamHandle[Any, Any], function: AsyncFunction) -> No
     """Add an operator that calls a function at the end of a stream."""
     check_takes(function.function, ("key", "value"))
     node, unfinished = _prepared(stream, "foreach-async", function)
-    stream._graph.add(ForeachAsync(node, (stream._node,), function.function, function.calls, unfinished))
+    called = function.function if function.calls.batch is None else Acting(function.function)
+    stream._graph.add(ForeachAsync(node, (stream._node,), called, function.calls, unfinished))
 
 
 def process_async(stream: StreamHandle[Any, Any], function: AsyncFunction, stores: Iterable[str]) -> str:
@@ -65,9 +67,8 @@ def process_async(stream: StreamHandle[Any, Any], function: AsyncFunction, store
         )
     check_takes(function.function, ("record", "context"))
     node, unfinished = _prepared(stream, "process-async", function)
-    return graph.add(
-        ProcessAsync(node, (stream._node,), function.function, function.calls, unfinished, connected)
-    )
+    called = Performing(function.function)
+    return graph.add(ProcessAsync(node, (stream._node,), called, function.calls, unfinished, connected))
 
 
 def _prepared(stream: StreamHandle[Any, Any], operation: str, function: AsyncFunction) -> tuple[str, Carried]:

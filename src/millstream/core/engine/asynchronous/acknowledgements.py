@@ -136,6 +136,10 @@ class Acknowledgements(AsyncOperatorState):
         wake_ms = self._runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME)
         return earliest(wake_ms, self._runtime.now_ms + _LATEST_MS)
 
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._unfinished)
+
     def figures(self) -> CallFigures:
         oldest = next(iter(self._unfinished.values()), None)
         oldest_ms = None if oldest is None else oldest.came_ms

@@ -293,6 +293,10 @@ class InFlightRecords:
         first = earliest(self._window.next_due(), self._backlog.next_due)
         return None if first is None else max(first - _AHEAD_MS, self._runtime.now_ms)
 
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._records or len(self._backlog.delayed) or len(self._backlog.spilled))
+
     def figures(self) -> CallFigures:
         window, delayed, spilled = self._window, self._backlog.delayed, self._backlog.spilled
         waits = sum(self._records[number].why != "retry" for number in window.waiting_numbers())

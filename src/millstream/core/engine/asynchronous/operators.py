@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
-from millstream.core.asynchronous.effects import Acting, Effects, Performing, Started
+from millstream.core.asynchronous.effects import Effects, Started
 from millstream.core.engine.asynchronous.acknowledgements import Acknowledgements
 from millstream.core.engine.asynchronous.in_flight import InFlightRecords
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, Request
@@ -40,7 +40,7 @@ def _compile_map_values_async(node: MapValuesAsync, compiled: Compiled) -> Call:
 
 @compile_node.register
 def _compile_foreach_async(node: ForeachAsync, compiled: Compiled) -> Call:
-    function = node.function if node.calls.batch is None else Acting(node.function)
+    function = node.function
 
     def request_of(record: InFlightRecord) -> Any:
         return function, (record.key, record.value)
@@ -54,7 +54,7 @@ def _compile_foreach_async(node: ForeachAsync, compiled: Compiled) -> Call:
 @compile_node.register
 def _compile_process_async(node: ProcessAsync, compiled: Compiled) -> Call:
     runtime, name = compiled.runtime, node.name
-    function, child = Performing(node.function), compiled.children(node)
+    function, child = node.function, compiled.children(node)
     children = compiled.named_children(node)
     stores = {store: runtime.stores[store] for store in node.stores}
 

@@ -55,6 +55,7 @@ def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalenda
         if not windows:
             runtime.drop("outside of all windows")
             return False
+        failed = False
         for start, end in windows:
             if end < first_open:
                 runtime.drop(LATE)
@@ -69,7 +70,9 @@ def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalenda
                     new = value if initializer is None else aggregator(key, value, initializer())
                 store.put(key, None if new is None else (new, then), start)
             except Exception as error:
-                runtime.on_error("process", name, error)
+                if not failed:  # a record fails once, not in each of its windows
+                    runtime.on_error("process", name, error)
+                failed = True
                 continue
             if open_ones is not None:
                 open_ones.began(end)

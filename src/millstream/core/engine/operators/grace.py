@@ -55,12 +55,13 @@ def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
         return None
 
     def forward() -> None:
+        current = runtime.override
         try:
             for key, value, record in buffer.taken(memory["time"] - grace):
                 runtime.override = record
                 child(key, value, record.timestamp, record.headers)
         finally:
-            runtime.override = None
+            runtime.override = current
 
     def keep_time(times: Times) -> None:
         if times.valued > memory["time"]:

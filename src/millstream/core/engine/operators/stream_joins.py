@@ -6,11 +6,11 @@ of both sides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, DueResults, compile_node
-from millstream.core.engine.operators.unmatched import Unmatched
+from millstream.core.engine.operators.unmatched import Alone, Unmatched
 from millstream.core.model.record import Headers, Times
 from millstream.core.topology import join_nodes as j
 
@@ -26,6 +26,7 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
     memory, alone, unmatched = runtime.memory(node.remembered_as), join.alone, join.unmatched
     put, final, combine = join.mine.put, node.times.final, join.combine
     memory.setdefault("time", -1)
+    emit_closed = _emitting(node, compiled, unmatched, child)
 
     def stream_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         time = memory["time"]
@@ -33,13 +34,14 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
             time = memory["time"] = timestamp
         if value is None or (key is None and not alone):
             return runtime.drop("null key or value in a join")
+        closes = unmatched is not None and key is not None and (final or timestamp == time)
+        if closes and not emit_closed(headers):
+            return None
         try:
             if key is None:
                 results = [(None, combine(None, value, None), timestamp)]
             else:
                 results = []
-                if unmatched is not None and (final or timestamp == time):
-                    results = unmatched.closed(time)
                 join.meet(key, value, timestamp, time, results)
                 put(key, value, timestamp)
         except Exception as error:
@@ -48,15 +50,45 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
             child(*result, headers)
         return None
 
-    _keep_time(node, compiled, join, child)
+    _keep_time(node, compiled, join, emit_closed)
     late = compiled.late(node)
     return stream_join if late is None else _telling(node, memory, stream_join, late)
 
 
-def _keep_time(node: j.StreamJoin, compiled: Compiled, side: _Side, child: Call) -> None:
+def _emitting(
+    node: j.StreamJoin, compiled: Compiled, unmatched: Unmatched | None, child: Call
+) -> Callable[[Headers], bool]:
+    """Return a function that forwards the results of unmatched records whose windows have closed.
+
+    It returns False if one of them fails. The error policy then applies to the record that closes the windows, as in Kafka Streams. The
+    results before it are forwarded in any case.
+    """
+    runtime, name = compiled.runtime, node.name
+    memory = runtime.memory(node.remembered_as)
+
+    def emit_closed(headers: Headers) -> bool:
+        assert unmatched is not None
+        results: list[Alone] = []
+        failed: Exception | None = None
+        try:
+            unmatched.close(memory["time"], results)
+        except Exception as error:
+            failed = error
+        for result in results:
+            child(*result, headers)
+        if failed is not None:
+            runtime.on_error("process", name, failed)
+        return failed is None
+
+    return emit_closed
+
+
+def _keep_time(
+    node: j.StreamJoin, compiled: Compiled, side: _Side, emit_closed: Callable[[Headers], bool]
+) -> None:
     """In the task of a key range, let the time of the whole partition advance the join and the side's store, and close windows."""
-    runtime, name, unmatched = compiled.runtime, node.name, side.unmatched
-    memory, observe = runtime.memory(node.remembered_as), side.mine.observe
+    unmatched, observe = side.unmatched, side.mine.observe
+    memory = compiled.runtime.memory(node.remembered_as)
 
     def keep_time(times: Times) -> None:
         memory["time"] = max(memory["time"], times.all)
@@ -66,17 +98,8 @@ def _keep_time(node: j.StreamJoin, compiled: Compiled, side: _Side, child: Call)
     if unmatched is None or not node.left:
         return
 
-    def emit() -> None:
-        try:
-            results = unmatched.closed(memory["time"])
-        except Exception as error:
-            return runtime.on_error("process", name, error)
-        for result in results:
-            child(*result, ())
-        return None
-
     merge = next(each.name for each in compiled.children_of(node) if isinstance(each, j.StreamMerge))
-    compiled.emit_when_due(DueResults(merge, lambda: unmatched.due(memory["time"]), emit))
+    compiled.emit_when_due(DueResults(merge, lambda: unmatched.due(memory["time"]), lambda: emit_closed(())))
 
 
 def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
@@ -123,10 +146,10 @@ class _Side:
         if self._final_after is not None:
             low = max(low, time - self._final_after)
         partners = list(self._fetch(key, low, high)) if low <= high else []
-        for then, other in partners:
-            if self.unmatched is not None:
+        results += [(key, self.combine(key, value, other), max(timestamp, then)) for then, other in partners]
+        if self.unmatched is not None:  # if the record fails, its partners remain without one
+            for then, _ in partners:
                 self.unmatched.matched(key, then)
-            results.append((key, self.combine(key, value, other), max(timestamp, then)))
         if partners or not self.alone or self.unmatched is None:
             return
         if high + self._patience < time:

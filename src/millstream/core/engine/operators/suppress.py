@@ -65,7 +65,7 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
     idle = node.suppressed.close_idle_after_ms
     if idle is None:
         return suppress
-    return IdleClock(runtime.idle_clocks, memory, idle, buffer.next_close, close).watching(suppress)
+    return IdleClock(name, runtime.idle_clocks, memory, idle, buffer.next_close, close).watching(suppress)
 
 
 class Buffer:

@@ -43,7 +43,7 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
     opened, slots = _opening(node, compiled)
 
     def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
-        late = False
+        late = failed = False
         for start in (timestamp - timestamp % size,) if tumbling else starts(timestamp):
             if start < first_open:
                 late = True
@@ -66,7 +66,9 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
                     new = value if initializer is None else aggregator(key, value, initializer())
                 put(stored_key, None if new is None else (new, then))
             except Exception as error:
-                runtime.on_error("process", name, error)
+                if not failed:  # a record fails once, not in each of its windows
+                    runtime.on_error("process", name, error)
+                failed = True
                 continue
             if child is not None:
                 end = start + size if start <= last_start else FOREVER

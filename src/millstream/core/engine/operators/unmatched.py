@@ -71,7 +71,7 @@ class Unmatched:
             self._store.put(entry_key, None)
 
     def due(self, time: int) -> int:
-        """Return the stream time after which :meth:`closed` may return records; NEVER if there are no unmatched records.
+        """Return the stream time after which :meth:`close` may remove records; NEVER if there are no unmatched records.
 
         Args:
             time: Stream time of the join, ms. If records may be due at this time, the result is -1.
@@ -82,13 +82,23 @@ class Unmatched:
         due: int = first + self._soonest
         return -1 if time > due else due
 
-    def closed(self, time: int) -> list[Alone]:
-        """Remove the records whose windows have closed, and return them."""
+    def close(self, time: int, results: list[Alone]) -> None:
+        """Remove the records whose windows have closed, and append their results.
+
+        Args:
+            time: Stream time of the join, ms.
+
+        Raises:
+            Exception: If a record fails. It is removed, and the records after it remain.
+        """
         first = self._memory.get("first", NEVER)
         due = self._empty_is_due if first == NEVER else first < time - self._soonest
         if not due or not self._may_look():
-            return []
-        return self._closed(time) if self._final else self._closed_as_kafka_streams(time)
+            return
+        if self._final:
+            self._close(time, results)
+        else:
+            self._close_as_kafka_streams(time, results)
 
     def _may_look(self) -> bool:
         if not self._interval:
@@ -100,23 +110,20 @@ class Unmatched:
         self._memory["next"] = now + self._interval
         return True
 
-    def _closed(self, time: int) -> list[Alone]:
+    def _close(self, time: int, results: list[Alone]) -> None:
         end = time - self._soonest
         entries = list(self._store.range(_TIME.pack(self._memory["first"]), _TIME.pack(end)))
-        gone: list[Alone] = []
         first = end
         for entry_key, data in entries:
             timestamp, left = _KEY.unpack_from(entry_key)
             if timestamp + self._closes[left] >= time:
                 first = min(first, timestamp)
             else:
-                gone.extend(self._taken(entry_key, data))
+                results.extend(self._taken(entry_key, data))
         self._memory["first"] = first
-        return gone
 
-    def _closed_as_kafka_streams(self, time: int) -> list[Alone]:
+    def _close_as_kafka_streams(self, time: int, results: list[Alone]) -> None:
         self._memory["first"] = NEVER
-        gone: list[Alone] = []
         open_sides: set[int] = set()
         for entry_key, data in list(self._store.all()):
             timestamp, left = _KEY.unpack_from(entry_key)
@@ -126,18 +133,19 @@ class Unmatched:
             if timestamp + self._closes[left] >= time:
                 open_sides.add(left)
             else:
-                gone.extend(self._taken(entry_key, data))
-        return gone
+                results.extend(self._taken(entry_key, data))
 
     def _taken(self, entry_key: bytes, data: bytes) -> Iterator[Alone]:
-        self._store.put(entry_key, None)
         timestamp, left = _KEY.unpack_from(entry_key)
         spec = self._specs[left]
         key = spec.key.deserialize(entry_key[_KEY.size :])
-        start = 0
-        while start < len(data):
-            end = start + _LENGTH.size + _LENGTH.unpack_from(data, start)[0]
-            value = spec.value.deserialize(data[start + _LENGTH.size : end])
-            result = self._joiner(key, value, None) if left else self._joiner(key, None, value)
-            yield key, result, timestamp
-            start = end
+        end = 0
+        try:
+            while end < len(data):
+                start = end + _LENGTH.size
+                end = start + _LENGTH.unpack_from(data, end)[0]
+                value = spec.value.deserialize(data[start:end])
+                result = self._joiner(key, value, None) if left else self._joiner(key, None, value)
+                yield key, result, timestamp
+        finally:
+            self._store.put(entry_key, data[end:] or None)

@@ -16,11 +16,13 @@ from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
 from millstream.core.state.changelog_records import from_records, is_live, to_records
 from millstream.core.topology.async_nodes import all_unfinished_stores
+from millstream.core.topology.internal import changelog_config
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.drivers.spark.executor.restore_progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 _PUBLISHED_AT_ONCE = 20_000
+_PUBLISHED_BYTES = 4 << 20
 _SNAPSHOT = b"task "
 """Key prefix of snapshots. Their topic also contains the marks of delivered batches."""
 _WHY = "the checkpoint and the local copy are missing; the changelog topic is read instead"
@@ -77,16 +79,26 @@ class Changelogs:
     ) -> Iterator[tuple[str, Records]]:
         """Return the whole content of the stores whose changelog topic is new, as records."""
         for byte_store in names:
-            if store_of(byte_store) not in stores:
-                continue
-            waiting: list[StoreChange] = []
-            for entry in view.open(byte_store).scan(None, None):
-                waiting.append(entry)
-                if len(waiting) == _PUBLISHED_AT_ONCE:
-                    yield self._records(byte_store, waiting, now_ms)
-                    waiting = []
-            if waiting:
-                yield self._records(byte_store, waiting, now_ms)
+            if store_of(byte_store) in stores:
+                for entries in _parts(view, byte_store):
+                    yield self._records(byte_store, [*entries], now_ms)
+
+    def kept_by_broker(self, dropped: Iterable[str]) -> list[str]:
+        """Return the expired slices that the broker does not delete from their changelog topics, because not all of the store expires."""
+        return [
+            name
+            for name in dropped
+            if (store := store_of(name)) in self.plan.changelogs
+            and "delete" not in changelog_config(self.sub.stores[store])["cleanup.policy"]
+        ]
+
+    def publish_deletion(
+        self, byte_stores: Iterable[str], view: ByteStores, now_ms: int
+    ) -> Iterator[tuple[str, Records]]:
+        """Return records that delete the whole content of byte stores."""
+        for byte_store in byte_stores:
+            for entries in _parts(view, byte_store):
+                yield self._records(byte_store, [(key, None) for key, _ in entries], now_ms)
 
     def corrections(
         self, reader: ChangelogReader, stores: Collection[str], view: ByteStores, now_ms: int
@@ -143,3 +155,17 @@ class Changelogs:
         store = store_of(byte_store)
         spec, partition = self.sub.stores[store], self.task.partition
         return self.plan.changelogs[store], to_records(spec, byte_store, items, partition, now_ms)
+
+
+def _parts(view: ByteStores, byte_store: str) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Return the content of a byte store, a few thousand entries or a few large ones at a time."""
+    part: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in view.open(byte_store).scan(None, None):
+        part.append((key, value))
+        size += len(key) + len(value)
+        if len(part) == _PUBLISHED_AT_ONCE or size >= _PUBLISHED_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -16,12 +16,14 @@ from typing import Any
 from millstream.core.engine.global_task import global_task
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.step_outcome import Outcome
+from millstream.core.model.errors import OffsetsLostError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import ByteStores, Fetcher, LocalCopy, OffsetRange, TopicReader
 from millstream.core.state.global_copy import (
     BEHIND,
     CUT_OFF,
+    DELETED,
     CopyProgress,
     progress_of,
     why_begun_anew,
@@ -130,7 +132,7 @@ class GlobalRestore:
             planned: For each partition, the first offset that the store must not contain.
 
         Raises:
-            OffsetsLostError: If the broker has deleted unread records.
+            OffsetsLostError: If the broker deletes records of an empty copy before they are read, or the topic has become shorter.
             MillstreamError: If a record fails under the policy "fail".
         """
         copy, part = self._copy, self._part
@@ -139,14 +141,22 @@ class GlobalRestore:
         if reached is not None and (reached.identity, reached.positions) == (part.identity, planned):
             return view
         copy.close_view()
-        self._bring_up(reached, planned, counts)
+        try:
+            self._bring_up(*self._start(reached, planned), planned, counts)
+        except OffsetsLostError:
+            if reached is None or not self._is_behind_beginning(reached, planned):
+                raise
+            self._bring_up(self._begun_anew(planned), DELETED, planned, counts)
         return copy.open_view()
 
     def _bring_up(
-        self, previous: CopyProgress | None, planned: Mapping[int, int], counts: GlobalRestoreCounts
+        self,
+        reached: CopyProgress,
+        why: str | None,
+        planned: Mapping[int, int],
+        counts: GlobalRestoreCounts,
     ) -> None:
         """Read the topic from the progress of the copy to the planned offsets."""
-        reached, why = self._start(previous, planned)
         old = None if why else reached.version.number
         to_read = [
             OffsetRange(self._part.topic, partition, reached.positions[partition], end)
@@ -170,17 +180,25 @@ class GlobalRestore:
         self, previous: CopyProgress | None, planned: Mapping[int, int]
     ) -> tuple[CopyProgress, str | None]:
         """Return where to continue, and the reason for a restart from an empty copy, if any."""
-        copy, identity = self._copy, self._part.identity
-        version = copy.version()
-        empty = copy.why_empty() if version is None else CUT_OFF
-        why = empty if previous is None else why_begun_anew(previous, identity, planned)
-        if why and version is not None:
-            copy.wipe()
-        kept = CopyProgress(identity) if why or previous is None else previous
+        copy = self._copy
+        empty = copy.why_empty() if copy.version() is None else CUT_OFF
+        why = empty if previous is None else why_begun_anew(previous, self._part.identity, planned)
+        if why or previous is None:
+            return self._begun_anew(planned), why
         known = {
-            partition: position for partition, position in kept.positions.items() if partition in planned
+            partition: position for partition, position in previous.positions.items() if partition in planned
         }
-        return replace(kept, positions={**self._first_offsets(planned, known), **known}), why
+        return replace(previous, positions={**self._first_offsets(planned, known), **known}), None
+
+    def _begun_anew(self, planned: Mapping[int, int]) -> CopyProgress:
+        """Empty the copy, and return the progress with which it begins."""
+        if self._copy.version() is not None:
+            self._copy.wipe()
+        return CopyProgress(self._part.identity, self._first_offsets(planned, ()))
+
+    def _is_behind_beginning(self, reached: CopyProgress, planned: Mapping[int, int]) -> bool:
+        first = self._first_offsets(planned, ())
+        return any(position < first.get(partition, 0) for partition, position in reached.positions.items())
 
     def _first_offsets(self, planned: Mapping[int, int], known: Collection[int]) -> dict[int, int]:
         """Return the first offsets of partitions that are new to the copy, limited to the planned offsets."""

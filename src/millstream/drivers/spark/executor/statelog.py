@@ -37,6 +37,8 @@ _CODEC: Final = "zstd"
 _COMPACTION_PER_WRITTEN = 3
 _COMPACTION_AT_LEAST = 1 << 20
 _LOADED_AT_ONCE = 200_000
+_LOADED_BYTES = 64 << 20
+"""Limits of the changes from a changelog topic that are in memory together: their number, and the bytes of keys and values."""
 
 
 class Parking(Protocol):
@@ -91,12 +93,14 @@ class StateLog:
         """
         manifest = advanced(Manifest(), secrets.token_hex(4))
         waiting: dict[str, dict[bytes, bytes | None]] = {}
+        size = 0
         for part in content:
             for store, items in part.items():
                 waiting.setdefault(store, {}).update(items)
-            if sum(map(len, waiting.values())) >= _LOADED_AT_ONCE:
+                size += sum(len(key) + len(value or b"") for key, value in items)
+            if size >= _LOADED_BYTES or sum(map(len, waiting.values())) >= _LOADED_AT_ONCE:
                 manifest = self._loaded(manifest, waiting)
-                waiting = {}
+                waiting, size = {}, 0
         return self._loaded(manifest, waiting)
 
     def _loaded(self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]]) -> Manifest:

@@ -123,7 +123,7 @@ class TaskRun:
         before = self._committed(sub, changelogs)
         copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         restored, task, outcome = self._stepped_over(copies, before.manifest, sub, self._snapshot(before))
-        yield from self._sends(self._content(changelogs, before, copies))
+        yield from self._sends(self._content(changelogs, before, copies, outcome.dropped_slices))
         manifest = self._log.write(before.manifest, outcome.changes, copies, outcome.dropped_slices)
         memory = self._memory(sub, changelogs, task, outcome)
         encoded = encode_manifest(manifest, memory.to_json())
@@ -251,19 +251,21 @@ class TaskRun:
                 sender.publish(topic, records)
 
     def _content(
-        self, changelogs: Changelogs, before: _CommittedStores, copies: TaskCopies
+        self, changelogs: Changelogs, before: _CommittedStores, copies: TaskCopies, dropped: Iterable[str]
     ) -> Iterator[tuple[str, Records]]:
-        """Return the content before this micro-batch that changelog topics lack: all of it if a topic is new."""
+        """Return the content before this micro-batch that changelog topics lack, or keep although it has expired."""
         new_topics = () if self._initialization is None else self._initialization.new_topics
         published = set(before.memory.published).difference(new_topics)
         new = [store for store in changelogs.stores if store not in published]
         begins = self._initialization is not None and before.encoded is not None
         known = [store for store in changelogs.unfinished if begins and store in published]
-        if not new and not known:
+        expired = changelogs.kept_by_broker(dropped)
+        if not (new or known or expired):
             return
         try:
             copies.open_view()
             yield from changelogs.publish_content(new, copies.names(), copies, self._now_ms)
+            yield from changelogs.publish_deletion(expired, copies, self._now_ms)
             if known:
                 assert self._spec.changelogs is not None
                 yield from changelogs.corrections(self._spec.changelogs, known, copies, self._now_ms)

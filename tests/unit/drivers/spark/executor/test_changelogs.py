@@ -23,12 +23,14 @@ from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
 from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.task_report import TaskReport
+from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
+from millstream.drivers.spark.executor.changelogs import Changelogs
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
@@ -36,7 +38,7 @@ from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.spec import TopologySpec
 from unit.helpers import Row as Cells
 
-from .test_host import OPENERS, Handle, row
+from .test_host import OPENERS, Handle, Spark, row
 
 KAFKA: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
 """The internal topics of the application, each with one partition."""
@@ -264,6 +266,40 @@ def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
                 app.lose_checkpoint()
         assert Counter(app.out) == app.expected, f"seed {seed}"
     assert lost > 20
+
+
+def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp_path: Path) -> None:
+    """Each version has a key of its own in the topic, so compaction alone would keep all of them for ever."""
+    builder = ms.StreamsBuilder()
+    prices = ms.stores.options("prices", history_retention=60_000, changelog="kafka")
+    builder.table("in", store=prices)
+    spark, topology = Spark(tmp_path), builder.build()
+    compacted: dict[bytes, bytes] = {}
+    for number in range(30):
+        cells = ("a", f"v{number}", number * 30_000)
+        for sent in spark.batch(topology, [row(wire.RECORDS, cells, start=number)]):
+            if sent.kind == wire.SEND and sent.topic == "app-prices-changelog":
+                records = wire.decode(sent.payload)
+                for key, value in zip(records.keys, records.values):
+                    compacted.pop(key, None)
+                    if value is not None:
+                        compacted[key] = value
+    versions = {value[value.index(b"v") :].decode() for value in compacted.values()}
+    assert versions == {f"v{number}" for number in range(25, 30)}, "like the store"
+
+
+def test_the_content_of_a_store_with_large_values_is_published_in_small_parts() -> None:
+    builder = ms.StreamsBuilder()
+    builder.table("in", store=ms.stores.options("files", changelog="kafka"))
+    plan = builder.build().plan("app")
+    stores = MemoryStores()
+    stores.apply({"files": [(b"%d" % number, bytes(1 << 20)) for number in range(20)]})
+    changelogs = Changelogs(plan, plan.subtopologies[0], TaskId(0, 0))
+    parts = [records for _, records in changelogs.publish_content(["files"], ["files"], stores, 0)]
+    assert max(records.byte_count() for records in parts) < 10 << 20
+    assert [key for records in parts for key in records.keys] == sorted(
+        b"%d" % number for number in range(20)
+    )
 
 
 def applications(directory: Path, order: CallOrder, seeds: int) -> Iterator[tuple[int, Application]]:

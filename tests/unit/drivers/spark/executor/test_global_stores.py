@@ -16,8 +16,15 @@ import pytest
 from pyspark.sql import Row
 
 import millstream as ms
-from millstream.core.model.errors import DeserializationError, StoreError
-from millstream.core.ports import Version
+from millstream.core.model.errors import (
+    DeserializationError,
+    OffsetsLostError,
+    StoreError,
+    lost_offsets,
+    shorter_topic,
+)
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange, Version
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.global_copy import CopyProgress, with_progress
 from millstream.core.state.opening import open_store
@@ -217,6 +224,54 @@ def test_a_topic_that_has_lost_its_beginning_gives_what_it_has(hosts: Hosts) -> 
     hosts.topic.write("p1", "x")
     assert hosts.content() == {"p1": "x"}
     assert hosts.content(dict.fromkeys(range(3), 0)) == {}
+
+
+class TopicThatRefusesDeletedOffsets(FakeTopic):
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        first = self.first[planned.partition]
+        if planned.start < first:
+            raise lost_offsets(planned.topic, planned.partition, planned.start, first)
+        return super().fetch(planned)
+
+
+class TopicThatHasBecomeShorter(FakeTopic):
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        self.fetched.append(planned)
+        raise shorter_topic(planned.topic, planned.partition, planned.start, planned.end)
+
+
+def test_a_copy_behind_the_beginning_of_its_topic_is_filled_again(hosts: Hosts) -> None:
+    """The application was stopped, or the host had no task, for longer than the topic keeps records."""
+    hosts.topic = TopicThatRefusesDeletedOffsets(TOPIC, 3)
+    filled(hosts)
+    assert hosts.content() == EXPECTED
+    for number in range(20):
+        hosts.topic.write(f"p{number}", "deleted")
+    hosts.topic.first = list(hosts.topic.ends.values())
+    hosts.topic.write("p1", "x")
+    assert hosts.content() == hosts.content(host="b") == {"p1": "x"}
+
+
+def test_a_copy_of_a_topic_that_has_become_shorter_is_not_filled_again(hosts: Hosts) -> None:
+    """The records up to the planned offsets would be missing in a new copy, too."""
+    filled(hosts)
+    assert hosts.content() == EXPECTED
+    hosts.topic = TopicThatHasBecomeShorter(TOPIC, 3)
+    hosts.topic.entries = [[(b"x", b"x", 0)] * 20 for _ in range(3)]
+    with pytest.raises(OffsetsLostError):
+        hosts.content()
+    assert hosts.topic.fetched == [(TOPIC, 0, 3, 20)]
+
+
+def test_a_topic_that_loses_its_beginning_while_it_is_read_is_an_error(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.topic = TopicThatRefusesDeletedOffsets(TOPIC, 3)
+    filled(hosts)
+    hosts.topic.first = list(hosts.topic.ends.values())
+    monkeypatch.setattr(hosts.topic, "begin_offsets", lambda _: {TOPIC: dict.fromkeys(range(3), 0)})
+    with pytest.raises(OffsetsLostError):
+        hosts.content()
 
 
 def test_a_bad_record_fails_the_task_and_is_met_again(hosts: Hosts) -> None:

@@ -232,3 +232,17 @@ def test_values_are_compressed(log: StateLog, copy: LocalCopy, other: LocalCopy,
     assert manifest.live_bytes() == sum(len(data) for (data,) in state.content.values()) < 1_000
     log.restore(manifest, other)
     assert content(other) == {b"a": b"x" * 100_000}
+
+
+def test_the_content_of_a_changelog_topic_is_written_as_it_is_read(log: StateLog, state: MapState) -> None:
+    """Its values may be large: 200,000 of them do not fit into memory together."""
+    written: list[int] = []
+
+    def read() -> Iterator[dict[str, list[StoreChange]]]:
+        for number in range(200):
+            written.append(len(state.content))
+            yield {"s": [(b"%d" % number, bytes(1 << 20))]}
+
+    manifest = log.load(read())
+    assert written[100] > 0
+    assert sum(segment.changes for group in manifest.segments.values() for segment in group) == 200
