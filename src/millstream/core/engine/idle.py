@@ -25,11 +25,9 @@ from millstream.core.state.contract import Memory
 
 
 class IdleClock:
-    """Closes the open windows of an idle operator. Owned by the task.
+    """Closes the open windows of an idle operator. Owned by the task, which calls :meth:`step` at the end of each step.
 
     Args:
-        node: The name of the operator.
-        clocks: The clocks of the task, which calls :meth:`step` of each at the end of a step. This clock is appended.
         memory: The operator's memory; its entry ``time`` is the operator's time.
         idle_ms: How long the operator must be without input before the wall clock advances its time.
         next_close: Returns the next closing time of the operator, in the operator's time; NEVER if nothing is open.
@@ -41,21 +39,17 @@ class IdleClock:
 
     def __init__(
         self,
-        node: str,
-        clocks: list[IdleClock],
         memory: Memory,
         idle_ms: int,
         next_close: Callable[[], int],
         close: Callable[[int], None],
     ) -> None:
-        self.node = node
         self.wake_at_ms: int | None = None
         self._memory = memory
         self._idle = idle_ms
         self._next_close = next_close
         self._close = close
         self._fresh = False
-        clocks.append(self)
 
     def watching(self, call: Callable[..., None]) -> Callable[..., None]:
         """Wrap the operator's function to detect input."""

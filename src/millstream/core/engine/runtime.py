@@ -85,7 +85,7 @@ class Runtime:
         self.app_config: Mapping[str, Any] = {}
         self.punctuations, self.taps = Punctuations(), dict[str, TapPoint]()
         self.memories: dict[str, Memory] = {}
-        self.idle_clocks: list[IdleClock] = []
+        self.idle_clocks: dict[str, IdleClock] = {}
         self.close_windows: dict[str, Callable[[int], None]] = {}
         """Per windowed aggregation, a function that advances its time until windows that end at a given time have closed."""
         self.due_stream_time = NEVER

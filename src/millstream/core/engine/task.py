@@ -292,8 +292,8 @@ class Task:
 
     def _note_unfinished(self) -> None:
         """Count unfinished records as input of idle operators, also in the step in which they end."""
-        for clock in self._runtime.idle_clocks:
-            if self._compiled.has_unfinished(clock.node):
+        for node, clock in self._runtime.idle_clocks.items():
+            if self._compiled.has_unfinished(node):
                 clock.note_input()
 
     def _close_idle(self, now_ms: int) -> None:
@@ -301,9 +301,9 @@ class Task:
         clocks = self._runtime.idle_clocks
         if clocks:
             quiet = not self.buffered_count() and self._readiness.quiet
-            for clock in reversed(clocks):
+            for node, clock in reversed(clocks.items()):
                 self._compiled.caches.flush()
-                clock.step(now_ms, quiet=quiet, waits=self._compiled.has_unfinished(clock.node))
+                clock.step(now_ms, quiet=quiet, waits=self._compiled.has_unfinished(node))
 
     # Results.
 
@@ -323,7 +323,7 @@ class Task:
                 runtime.punctuations.next_due(PunctuationType.WALL_CLOCK_TIME),
                 idle_until_ms,
                 attempts_due_ms,
-                *(clock.wake_at_ms for clock in runtime.idle_clocks),
+                *(clock.wake_at_ms for clock in runtime.idle_clocks.values()),
             ),
             runtime.stream_time,
             runtime.commit_requested,

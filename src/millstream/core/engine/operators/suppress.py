@@ -62,10 +62,10 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
         emit_until(until)
 
     compiled.keep_stream_time(node, lambda to: close(to, ()))
-    idle = node.suppressed.close_idle_after_ms
-    if idle is None:
+    if (idle_ms := node.suppressed.close_idle_after_ms) is None:
         return suppress
-    return IdleClock(name, runtime.idle_clocks, memory, idle, buffer.next_close, close).watching(suppress)
+    clock = runtime.idle_clocks[name] = IdleClock(memory, idle_ms, buffer.next_close, close)
+    return clock.watching(suppress)
 
 
 class Buffer:

@@ -58,8 +58,7 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
                 entry = get(stored_key)
                 if entry is not None:
                     old, then = entry
-                    if timestamp > then:
-                        then = timestamp
+                    then = timestamp if timestamp > then else then
                     new = aggregator(key, value, old)
                 else:
                     old, then = None, timestamp

@@ -155,11 +155,9 @@ def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregati
             windows.close(time, ())
 
     _keep_time(node, compiled, windower, move_time)
-    if windows is None or emit.close_idle_after_ms is None:
+    if windows is None or (idle_ms := emit.close_idle_after_ms) is None:
         return Aggregation(aggregate, advance, None)
-    clock = IdleClock(
-        node.name, runtime.idle_clocks, memory, emit.close_idle_after_ms, windows.next_close, move_time
-    )
+    clock = runtime.idle_clocks[node.name] = IdleClock(memory, idle_ms, windows.next_close, move_time)
     return Aggregation(clock.watching(aggregate), advance, clock)
 
 
