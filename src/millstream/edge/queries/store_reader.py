@@ -153,7 +153,7 @@ class StoreReader(Generic[K, V]):
         """Return facts about the store.
 
         Returns:
-            The facts by name: ``kind``, ``key`` and ``value`` (names of serdes), ``timestamps``, ``engine``, and for a key-value
+            The facts by name, which are ``kind``, ``key`` and ``value`` (names of serdes), ``timestamps``, ``engine``, and for a key-value
             store ``approximate_count``.
         """
         facts: Mapping[str, Any] = self.answer("info").value

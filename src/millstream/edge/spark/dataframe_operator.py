@@ -67,7 +67,7 @@ def transform(
             functions come from and import, if workers cannot import them.
 
     Returns:
-        A streaming DataFrame with the columns of Spark's Kafka sink: topic (string), key (binary), value (binary), timestamp and
+        A streaming DataFrame with the columns of Spark's Kafka sink, which are topic (string), key (binary), value (binary), timestamp and
         headers (array<struct<key: string, value: binary>>).
 
     Raises:
