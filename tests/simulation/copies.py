@@ -38,10 +38,11 @@ class DiskCopy:
 
     exclusive = False
 
-    def __init__(self, directory: str, files: Files, scheduler: Scheduler) -> None:
+    def __init__(self, directory: str, disk: dict[str, Files], scheduler: Scheduler) -> None:
         self.directory = CopyDirectory(directory, _PARKED_VERSIONS)
         self.directory.prepare()
-        self._files = files
+        self._disk = disk
+        self._files = disk.setdefault(directory, Files())
         self._scheduler = scheduler
         self._seen: tuple[Version | None, ...] = ()
 
@@ -69,8 +70,8 @@ class DiskCopy:
 
     def wipe(self) -> None:
         self._scheduler.step("wipes its copy")
-        self._files.content.clear()
-        self._files.version = None
+        # Who has the old files open keeps them, as the deleted file of LMDB.
+        self._files = self._disk[str(self.directory.path)] = Files()
         self._seen = (None,)
         self.directory.clear(MISSING)
 

@@ -139,7 +139,7 @@ class Host:
         """Open the local copy in a directory."""
         path = f"{self.directory}/{directory}"
         if engine == "disk":
-            return DiskCopy(path, self.files.setdefault(path, Files()), self._scheduler)
+            return DiskCopy(path, self.files, self._scheduler)
         if path not in worker.memory:
             worker.memory[path] = MemoryCopy(path)
         worker.memory[path].directory.prepare()
