@@ -38,10 +38,14 @@ def make_private(directory: Path) -> None:
     Raises:
         OSError: If it cannot be created, or belongs to another user.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    if not is_private(directory):
+    try:
+        private = is_private(directory)
+    except FileNotFoundError:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        private = is_private(directory)
+    if not private:
         directory.chmod(0o700)
 
 

@@ -270,8 +270,7 @@ class Broker:
                 )
                 for partition, offset in offsets.items()
             ]
-            consumer = self._consumer()
-            self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
+            self._commit(positions)
 
     def renew(self, partitions: Mapping[str, int]) -> None:
         """Commit the group's committed offsets again, with their metadata, so that the broker keeps them.
@@ -280,8 +279,11 @@ class Broker:
             BrokerUnavailableError: If no broker answers in time.
         """
         if committed := self.committed(partitions):
-            consumer = self._consumer()
-            self.ask("committing offsets", lambda: consumer.commit(offsets=committed, asynchronous=False))
+            self._commit(committed)
+
+    def _commit(self, positions: list[ClientPartition]) -> None:
+        consumer = self._consumer()
+        self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
 
     def _offsets(
         self,

@@ -165,10 +165,8 @@ class KafkaSender:
         except KafkaException as error:
             failure = producer.failures[0]
             producer.failures.clear()
-            if (
-                error.args[0].code() == KafkaError._FATAL
-            ):  # it accepts no record any more; the next attempt has a new one
-                discard(producer)
+            if error.args[0].code() == KafkaError._FATAL:
+                discard(producer)  # it accepts no more records; the next attempt creates another
             raise refused(*failure, str(self.settings.get("bootstrap.servers"))) from error
 
 

@@ -102,7 +102,7 @@ class TopicPreparation:
         return empty
 
     def _filled_changelogs(self, plan: Plan, existing: Mapping[str, int]) -> set[str]:
-        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
+        topics = _changelogs(plan, existing)
         begin, end = self.broker.begin_offsets(topics), self.broker.end_offsets(topics)
         return {topic for topic in topics if begin[topic] != end[topic]}
 
@@ -127,7 +127,7 @@ class TopicPreparation:
         Raises:
             IncompatibleTopologyError: If the topics contain state that cannot be continued.
         """
-        topics = {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
+        topics = _changelogs(plan, existing)
         ends = self.broker.end_offsets(topics)
         if not any(end for partitions in ends.values() for end in partitions.values()):
             return False
@@ -146,6 +146,11 @@ class TopicPreparation:
             f"Restore the checkpoint, or start over with `millstream reset {plan.application_id} --to-earliest`, which "
             "deletes these topics"
         )
+
+
+def _changelogs(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
+    """Return the partition counts of the changelog topics that exist."""
+    return {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
 
 
 def _unfit(topic: str, partitions: int, wanted: int) -> SettingsError:
