@@ -158,10 +158,20 @@ def discard(client: Any) -> None:
 
 
 def hang_up(settings: ClientSettings) -> None:
-    """Remove the clients with at least these settings from the cache. Code that uses such a client can continue."""
+    """Remove the clients with at least these settings from the cache, and close those that nothing else uses.
+
+    They are closed in a separate thread, for which the caller waits at most 5 s: see :class:`Ending`.
+    """
     wanted = {(key, str(value)) for key, value in settings.items()}
-    for identity in [known for known in tuple(_WARM) if wanted.issubset(known[1])]:
-        _WARM.pop(identity, None)
+    clients = [_WARM.pop(known, None) for known in tuple(_WARM) if wanted.issubset(known[1])]
+    closing = threading.Thread(target=clients.clear, name="millstream-closing", daemon=True)
+    closing.start()
+    closing.join(_PATIENCE_S)
+    if closing.is_alive():
+        log.warning(
+            "Kafka clients did not close within %.0f s; the application ends without waiting for them",
+            _PATIENCE_S,
+        )
 
 
 def is_unavailable(error: KafkaError) -> bool:

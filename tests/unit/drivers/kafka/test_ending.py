@@ -1,4 +1,4 @@
-"""Programs that end with open clients, one of which may never terminate."""
+"""Programs and applications that end with open clients, one of which may never terminate."""
 
 from __future__ import annotations
 
@@ -57,3 +57,17 @@ def test_a_client_that_is_made_while_the_process_ends_is_no_error() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["late"], "")
+
+
+def test_an_application_ends_without_a_client_that_is_never_gone() -> None:
+    program = _STUCK.format(destroy="threading.Event().wait()") + (
+        "from millstream.drivers.kafka.clients import hang_up, warmed\n"
+        "hang_up({'client.id': 'one'})\n"
+        "hang_up({'client.id': 'one'})\n"
+        "print(warmed(Client, {'client.id': 'one'}))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.split()[:2]) == (0, ["one", "None"])
+    assert ended.stderr.splitlines()[0] == (
+        "Kafka clients did not close within 5 s; the application ends without waiting for them"
+    )

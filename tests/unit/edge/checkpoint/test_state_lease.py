@@ -45,7 +45,7 @@ def test_is_given_back_by_a_process_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match=r"cannot be written: File exists. Set state_dir"):
+    with pytest.raises(SettingsError, match=r"cannot be written: Not a directory. Set state_dir"):
         Lease.take(tmp_path / "file" / "app", "app", "running")
 
 
