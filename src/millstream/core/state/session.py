@@ -32,7 +32,7 @@ class SessionStore(Generic[K, V]):
 
     A session is a ``Windowed``: a key, a start and an end, both inclusive, in int ms since the epoch. Iterators include the writes of the
     micro-batch up to the moment they are created. Sessions are ordered by serialised key, end and start; with ``order="time"``, by end,
-    key and start.
+    key and start, with the latest start first.
 
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """
