@@ -149,6 +149,10 @@ class SessionStore(Generic[K, V]):
         slice_ = self._slices.find(end)
         return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start, end))
 
+    def has_expired(self, end: int) -> bool:
+        """Return whether the slice of the sessions with this end has expired. Until then, :meth:`read` returns them."""
+        return self._slices.has_expired(end)
+
     def gone_at(self, end: int) -> int:
         """Return the store time at which sessions with this end or a later one begin to be dropped."""
         return self._slices.gone_at(end)
