@@ -302,7 +302,7 @@ def session_machine(
 
         def seen(self) -> list[Session]:
             seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
-            return sorted(seen, key=lambda entry: (entry[1], entry[0], entry[2]) if by_time else entry)
+            return sorted(seen, key=lambda entry: (entry[1], entry[0], -entry[2]) if by_time else entry)
 
         def windowed(self, entries: list[Session]) -> list[tuple[ms.Windowed, int]]:
             return [(ms.Windowed(key, start, end), value) for key, end, start, value in entries]

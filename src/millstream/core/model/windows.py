@@ -71,7 +71,7 @@ class EmitStrategy:
                 0 emits each window when it closes, independently of the wall clock. The default of Kafka Streams is 1000 ms.
             expired: ``"given"``: no window is lost. ``"lost"``: as in Kafka Streams without caches, the check for closed windows
                 follows the record that advanced the time. By then, windows may have expired in the store, if time advanced by more than
-                its retention. Sessions are emitted in either case, as in Kafka Streams.
+                its retention. A session is lost only when its whole slice has expired, at the earliest a minute later.
             close_idle_after: Time without records after which the wall clock advances time, so that the last windows close;
                 ``timedelta`` or ms. None waits for records. Kafka Streams has no counterpart.
 

@@ -32,7 +32,7 @@ class SessionStore(Generic[K, V]):
 
     A session is a ``Windowed``: a key, a start and an end, both inclusive, in int ms since the epoch. Iterators include the writes of the
     micro-batch up to the moment they are created. Sessions are ordered by serialised key, end and start; with ``order="time"``, by end,
-    key and start.
+    key and start, with the latest start first.
 
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """
@@ -148,6 +148,10 @@ class SessionStore(Generic[K, V]):
         """Return the entry of a serialised key's session or None. Expired sessions that are still stored are included."""
         slice_ = self._slices.find(end)
         return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start, end))
+
+    def has_expired(self, end: int) -> bool:
+        """Return whether the slice of the sessions with this end has expired. Until then, :meth:`read` returns them."""
+        return self._slices.has_expired(end)
 
     def gone_at(self, end: int) -> int:
         """Return the store time at which sessions with this end or a later one begin to be dropped."""

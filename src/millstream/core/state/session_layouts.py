@@ -11,13 +11,14 @@ which aggregations need.
 
     end (8) | closed key | start (8)
 
-Sessions are ordered by end, across keys. A read of one key reads all keys of its time range.
+Sessions are ordered by end, across keys. A read of one key reads all keys of its time range. Sessions with the same key and end are read
+with the latest start first, as from the in-memory store of Kafka Streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, TypeAlias
 
 from millstream.core.state.keys import FOREVER, after, closed, pack_time, split, time_at
@@ -83,7 +84,7 @@ class SessionsByKey:
 
 
 class SessionsByTime:
-    """Order by end, then by key and start. Has the methods of :class:`SessionsByKey`."""
+    """Order by end, then by key, then by start with the latest first. Has the methods of :class:`SessionsByKey`."""
 
     __slots__ = ()
 
@@ -112,13 +113,20 @@ class SessionsByTime:
     ) -> FoundOfKeys:
         begin, behind, low_or_more = pack_time(first), pack_time(last + 1), low or b""
         entries = scan_key(slices.between(first, last), begin, behind, reverse=reverse)
-        return (
+        return _latest_start_first(
             (key, start, time_at(stored, 0), entry)
             for stored, entry in entries
             if (start := time_at(stored, -8)) <= latest_start
             and low_or_more <= (key := split(stored[8:], 8)[0])
             and (high is None or key <= high)
         )
+
+
+def _latest_start_first(found: FoundOfKeys) -> FoundOfKeys:
+    """Reverse the order of sessions with the same key and end, which are neighbours."""
+    return chain.from_iterable(
+        reversed(list(same)) for _, same in groupby(found, key=lambda session: (session[0], session[2]))
+    )
 
 
 SessionLayout: TypeAlias = SessionsByKey | SessionsByTime

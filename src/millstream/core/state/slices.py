@@ -98,6 +98,11 @@ class Slices:
             return None
         return self._slices[index]
 
+    def has_expired(self, time: int) -> bool:
+        """Return whether the slice for a time has expired; True if there is none."""
+        slice_ = self.find(time)
+        return slice_ is None or self._has_expired(slice_.end)
+
     def to_write(self, time: int) -> Slice | None:
         """Return the slice for a time, creating it if necessary; None if it has expired."""
         slice_ = self.find(time) or self._made(time)

@@ -36,11 +36,23 @@ def test_each_stream_adds_to_the_same_row_in_its_own_way() -> None:
 def test_each_stream_has_its_own_time() -> None:
     builder = ms.StreamsBuilder()
     windowed = both(builder).windowed_by(ms.TumblingWindows(10, grace=0))
-    windowed.aggregate(str, store="w").to_stream(lambda window, _: f"{window.key}@{window.start}").to("out")
+    kept = windowed.aggregate(str, store=ms.stores.options("w", retention=11))
+    kept.to_stream(lambda window, _: f"{window.key}@{window.start}").to("out")
     host = Host(builder.build())
     host.run("left", ("a", "1", 5), ("a", "2", 15))
     assert host.run("left", ("a", "late", 6)).metrics.dropped == {"late for a window": 1}
     assert sent(host.run("right", ("a", "3", 6))) == [("a@0", "<1>3", 6)]
+
+
+@pytest.mark.parametrize("windows", [ms.TumblingWindows(10, grace=0), ms.HoppingWindows(10, 10, grace=0)])
+def test_a_window_that_one_stream_let_expire_begins_anew(windows: Any) -> None:
+    """Kafka Streams 4.3 gave these results without a cache."""
+    builder = ms.StreamsBuilder()
+    rows = both(builder).windowed_by(windows).aggregate(str, store="w")
+    rows.to_stream(lambda window, _: f"{window.key}@{window.start}").to("out")
+    host = Host(builder.build())
+    host.run("left", ("a", "1", 5), ("a", "2", 15))
+    assert sent(host.run("right", ("a", "3", 6), ("a", "4", 7))) == [("a@0", ">3", 6), ("a@0", ">4", 7)]
 
 
 def test_a_slice_that_one_stream_let_expire_takes_nothing_of_the_other() -> None:

@@ -60,6 +60,22 @@ def test_a_late_update_moves_no_row_to_another_group() -> None:
     assert driver.metrics()["dropped_records"] == 0
 
 
+@pytest.mark.parametrize("store", [None, "cheap"])
+def test_a_filter_forwards_every_change(store: str | None) -> None:
+    builder = ms.StreamsBuilder()
+    builder.table("in", store=KEPT).filter(lambda _, v: v == "cheap", store=store).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build(), statestore_cache_max_bytes=0)
+    for time, value in enumerate(("dear", None, "cheap", "dear", "dear")):
+        driver.pipe("in", "apple", value, time)
+    assert [(r.value, r.timestamp) for r in driver.read("out")] == [
+        (None, 0),
+        (None, 1),
+        ("cheap", 2),
+        (None, 3),
+        (None, 4),
+    ]
+
+
 def test_a_stream_becomes_a_versioned_table() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").to_table(store=KEPT).to_stream().to("out")

@@ -10,7 +10,6 @@ close next are its first entries. The main store is ordered by key, so that a re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
@@ -27,11 +26,10 @@ Sessions = list[tuple[int, int, Any]]
 @compile_node.register
 def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
     sessions = None if node.open is None else _OpenSessions(node, compiled)
-    emit = replace(node.emit, loses=False)  # reads of a session store do not hide open sessions
     wait = node.windows.gap_ms + node.windows.grace_ms
     add = _adding(node, compiled, sessions)
     store = compiled.runtime.stores[node.store.name]
-    windower = Windower(add, wait, sessions, emit, wait + 1, observe=store.observe)
+    windower = Windower(add, wait, sessions, node.emit, wait + 1, observe=store.observe)
     return aggregation(node, compiled, windower).call
 
 
@@ -101,6 +99,7 @@ class _OpenSessions:
         self._key = node.store.key.deserialize
         self._wait = node.windows.gap_ms + node.windows.grace_ms
         self._child = compiled.children(node)
+        self._loses = node.emit.loses
 
     def change(self, key: bytes, sessions: Sessions, start: int, end: int, *, exists: bool) -> None:
         """Replace the merged sessions with the new session.
@@ -120,6 +119,8 @@ class _OpenSessions:
         while self._timeline.next < before:
             entry_key, _ = self._timeline.take()
             end, start, key = time_of(entry_key), time_of(entry_key[8:16]), entry_key[16:]
+            if self._loses and self._store.has_expired(end):
+                continue
             aggregate = self._store.read(key, start, end)
             self._child(Windowed(self._key(key), start, end), aggregate, None, end, headers)
 

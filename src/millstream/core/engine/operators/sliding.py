@@ -10,7 +10,8 @@ existing windows that contain its timestamp. Three windows are created if they d
 the record's own left and right windows. The left window begins with the aggregate of the window before it, if that contains the same
 other records; the right window with the aggregate of the first window that contains its records.
 
-*Early* records, with timestamps before d, share the left window ``[0, d]``, because no window begins before the epoch.
+*Early* records, with timestamps before d, share the left window ``[0, d]``, because no window begins before the epoch. As in Kafka Streams,
+they do not check for closed windows, and neither do late records. This matters only if there is an interval between two checks.
 
 Two pure functions find the windows that a record touches, in the order of Kafka Streams (``KStreamSlidingWindowAggregate``).
 """
@@ -125,6 +126,7 @@ def _compile(node: SlidingAggregate, compiled: Compiled) -> Call:
         windows,
         node.emit,
         grace + 1,
+        checks_from_ms=difference,
         no_key=INCOMPLETE,
         observe=lambda time: store.observe(max(time - difference, 0)),
     )

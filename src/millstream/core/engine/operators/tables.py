@@ -65,8 +65,12 @@ def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
 
 @compile_node.register
 def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
+    """Compile a filter, which forwards no deletion of a row that it has not forwarded.
+
+    Behind a versioned table, it forwards every change, as in Kafka Streams: the row may have had an earlier version.
+    """
     child, predicate, keep = compiled.children(node), node.predicate, node.keep
-    on_error, name = compiled.runtime.on_error, node.name
+    on_error, name, versioned = compiled.runtime.on_error, node.name, compiled.versioned(node.parents[0])
 
     def kept(key: Any, value: Any) -> Any:
         return value if value is not None and bool(predicate(key, value)) is keep else None
@@ -76,7 +80,7 @@ def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
             new, old = kept(key, new), kept(key, old)
         except Exception as error:
             return on_error("process", name, error)
-        if new is not None or old is not None:
+        if versioned or new is not None or old is not None:
             child(key, new, old, timestamp, headers)
 
     return table_filter

@@ -104,7 +104,8 @@ def _opening(
     """Return a function that opens the slot of a window, and the dict of open slots.
 
     Slots of closed windows are removed whenever the number of slots has doubled, so the cost per window is constant. Slots are not kept if
-    another node writes to the same store, because that node may let a slot expire.
+    another node writes to the same store, because that node may let a slot expire. The rows of a window that has expired cannot be read,
+    so such a window begins anew, as in Kafka Streams.
     """
     store, fits, shared = compiled.runtime.stores[node.store.name], node.fits, node.shared
     slots: dict[int, Slot] = {}
@@ -116,9 +117,10 @@ def _opening(
         if share is None:
             return None
         stored_key_of, rows = share
-        slot: Slot = (stored_key_of, rows.get, rows.put_fitting if fits else rows.put)
+        put = rows.put_fitting if fits else rows.put
         if shared:
-            return slot
+            return stored_key_of, rows.get if start >= store.oldest else _no_row, put
+        slot: Slot = (stored_key_of, rows.get, put)
         if len(slots) >= limit:
             for closed in [other for other in slots if other < first_open]:
                 del slots[closed]
@@ -127,6 +129,10 @@ def _opening(
         return slot
 
     return opened, slots
+
+
+def _no_row(stored_key: bytes) -> None:
+    return None
 
 
 class WindowClosing(NamedTuple):

@@ -54,9 +54,10 @@ class OpenWindows(Protocol):
         """Return the stream time at which the first of these windows expires from its store."""
 
 
-def checking(runtime: Runtime, memory: Memory, emit: EmitStrategy, windows: OpenWindows, add: Add) -> Add:
+def checking(runtime: Runtime, memory: Memory, windower: Windower, windows: OpenWindows) -> Add:
     """Wrap ``add`` to check for closed windows at the emit interval or after the record."""
-    interval, close, gone_at = emit.every_ms, windows.close, windows.gone_at
+    add, interval, close, gone_at = windower.add, windower.emit.every_ms, windows.close, windows.gone_at
+    checks_from = windower.checks_from_ms
 
     def check(time: int, headers: Headers, *, forced: bool) -> None:
         now = runtime.now_ms
@@ -66,17 +67,22 @@ def checking(runtime: Runtime, memory: Memory, emit: EmitStrategy, windows: Open
         elif forced:
             close(time, headers)
 
+    def checks(timestamp: int, first_open: int) -> bool:
+        return checks_from is None or timestamp >= max(checks_from, first_open)
+
     def check_before(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
-        time = memory["time"]
-        check(time, headers, forced=gone_at() <= time)
+        if checks(timestamp, first_open):
+            time = memory["time"]
+            check(time, headers, forced=gone_at() <= time)
         return add(key, value, timestamp, headers, first_open)
 
     def check_after(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
         late = add(key, value, timestamp, headers, first_open)
-        check(memory["time"], headers, forced=False)
+        if checks(timestamp, first_open):
+            check(memory["time"], headers, forced=False)
         return late
 
-    return check_after if emit.loses else check_before
+    return check_after if windower.emit.loses else check_before
 
 
 NO_KEY: Final = "null key in a windowed aggregation"
@@ -92,6 +98,7 @@ class Windower:
         open: The windows whose results have not been emitted; None if each update is emitted.
         closes_after_ms: How long after its end a window closes, ms of stream time. A window that includes its end closes 1 ms
             later.
+        checks_from_ms: Late records and those with smaller timestamps do not check for closed windows; None if all records check.
         no_key: Reason under which records without a key are counted as dropped.
         observe: Advances the time of the store to the timestamp of a record, which may belong to another key range.
     """
@@ -101,6 +108,7 @@ class Windower:
     open: OpenWindows | None
     emit: EmitStrategy
     closes_after_ms: int
+    checks_from_ms: int | None = None
     no_key: str = NO_KEY
     observe: Callable[[int], None] = nothing
 
@@ -124,7 +132,7 @@ def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregati
     add, no_key, with_nulls = windower.add, windower.no_key, takes_null_values(node)
     close_first = windows.close if windows is not None and emit.at_once else None
     if windows is not None and not emit.at_once:
-        add = checking(runtime, memory, emit, windows, add)
+        add = checking(runtime, memory, windower, windows)
     open_ms, time = windower.open_ms, memory.get("time", -1)
     first_open: int = time - open_ms
 
