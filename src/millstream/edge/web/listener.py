@@ -167,6 +167,7 @@ class _PageHandler(BaseHTTPRequestHandler):
     server_version = "Millstream"
     sys_version = ""
     timeout = _TIMEOUT_S
+    disable_nagle_algorithm = True  # the body would wait 40 ms until the client acknowledges the head
     routes: Mapping[tuple[str, str], Route]
     guard: Guard
 

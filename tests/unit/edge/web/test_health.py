@@ -5,8 +5,9 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -94,6 +95,18 @@ def test_head_answers_as_get_without_a_body(listeners: Listeners, path: str) -> 
     assert ask(listeners, path, "HEAD")[2]["content-length"] == str(len(text))
     assert ask(listeners, "/nowhere", "HEAD")[:2] == (404, "")
     assert headers["content-length"] == str(len(text))
+
+
+def test_no_response_waits_for_the_acknowledgement_of_its_head(listeners: Listeners) -> None:
+    """A client acknowledges it after 40 ms if the connection stays open."""
+    address, seconds = urlsplit(listeners.urls["metrics"]), []
+    with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)) as connection:
+        for _ in range(10):
+            began = time.monotonic()
+            connection.request("GET", "/metrics")
+            connection.getresponse().read()
+            seconds.append(time.monotonic() - began)
+    assert min(seconds[5:]) < 0.03  # the system acknowledges the first ones at once
 
 
 def test_other_paths_and_methods_have_no_answer(listeners: Listeners) -> None:
