@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -60,9 +61,8 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
     """
     file = home / _FILE
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        address = ControlAddress(found["socket"], bytes.fromhex(found["key"]))
-        pid, host = int(found["pid"]), found["on"]
+        state = file.stat()
+        address, pid, host = _content(file, state.st_ino, state.st_mtime_ns)
     except FileNotFoundError:
         raise ControlError(
             f"application {application_id!r} is not running with this state directory: there is no {str(file)!r}. Start it, or "
@@ -83,6 +83,13 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
     if not is_alive(pid):
         raise no_answer(home, application_id)
     return address
+
+
+@lru_cache
+def _content(file: Path, inode: int, mtime_ns: int) -> tuple[ControlAddress, int, str]:
+    """Return the address, the process id and the host in a control file. A new content is always a new file."""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return ControlAddress(found["socket"], bytes.fromhex(found["key"])), int(found["pid"]), found["on"]
 
 
 def no_answer(home: Path, application_id: str) -> ControlError:
