@@ -35,7 +35,7 @@ _TIMEVAL: Final = struct.Struct("ll")
 
 @dataclass(frozen=True)
 class ControlAddress:
-    """The address where the application listens. Picklable. Each process keeps one connection.
+    """The address where the application listens. Picklable. A process keeps its connections for further questions.
 
     Attributes:
         path: The application's Unix socket, in a directory that only its user may enter.
@@ -55,24 +55,31 @@ class ControlAddress:
             Exception: The exception that the application raised.
         """
         for attempt in range(2):
+            idle = _IDLE.setdefault(self, [])
             try:
-                connection = _CONNECTIONS.get(self)
-                if connection is None:
-                    connection = _CONNECTIONS[self] = Client(self.path, "AF_UNIX", authkey=self.key)
+                connection = self._connection(idle)
                 connection.send((question, data))
                 answer, error = connection.recv()
             except (OSError, EOFError):
-                _CONNECTIONS.pop(self, None)
+                idle.clear()
                 if attempt:
                     return None
                 continue
+            idle.append(connection)
             if error is not None:
                 raise error
             return answer
         return None
 
+    def _connection(self, idle: list[Connection[Any, Any]]) -> Connection[Any, Any]:
+        with suppress(IndexError):
+            return idle.pop()
+        return Client(self.path, "AF_UNIX", authkey=self.key)
 
-_CONNECTIONS: dict[ControlAddress, Connection[Any, Any]] = {}
+
+_IDLE: dict[ControlAddress, list[Connection[Any, Any]]] = {}
+"""Connections that wait for a question. A question takes its connection out, for other threads, and because an interrupted question leaves
+its answer in it."""
 
 
 class ControlServer:

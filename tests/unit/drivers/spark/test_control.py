@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -72,6 +72,48 @@ def test_an_answer_may_take_longer_than_the_proof(monkeypatch: pytest.MonkeyPatc
         ended.start()
         assert server.address.ask("plan", 1) == b"x"
         ended.join()
+    finally:
+        server.close()
+
+
+def test_the_answer_to_an_interrupted_question_is_not_that_to_the_next(
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = control.Connection.recv
+
+    def interrupted(connection: Any) -> Any:
+        if current_thread() is main_thread():  # the server is in this process
+            raise KeyboardInterrupt
+        return receive(connection)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(control.Connection, "recv", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            server.address.ask("plan", 1)
+    assert server.address.ask("plan", 2) == ("plan", 2)
+
+
+def test_threads_do_not_wait_for_each_other_or_get_each_others_answers() -> None:
+    first_asked, second_asked = Event(), Event()
+
+    def handler(question: str, number: int) -> tuple[int, bool]:
+        if number == 1:
+            first_asked.set()
+            return number, second_asked.wait(30)
+        second_asked.set()
+        return number, True
+
+    server = ControlServer(handler, b"key", process_directory())
+    answers: list[Any] = []
+    first = Thread(target=lambda: answers.append(server.address.ask("store", 1)))
+    try:
+        server.address.ask("store", 0)  # now there is a connection
+        second_asked.clear()
+        first.start()
+        first_asked.wait()
+        assert server.address.ask("store", 2) == (2, True)
+        first.join()
+        assert answers == [(1, True)]
     finally:
         server.close()
 
