@@ -39,11 +39,15 @@ class Channel:
         """Send a request, which is a plain value, and return the answer.
 
         Raises:
-            OSError: If the other side does not answer. The caller then closes the channel.
+            OSError: If the other side does not answer, or a request before was interrupted. The caller then closes the channel.
         """
         with self._lock:
-            self.send(request)
-            return self.receive()
+            try:
+                self.send(request)
+                return self.receive()
+            except BaseException:
+                self.close()  # also after KeyboardInterrupt: the next request must not get the answer to this one
+                raise
 
     def send(self, message: Any) -> None:
         data = marshal.dumps(message)

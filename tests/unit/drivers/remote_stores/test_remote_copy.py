@@ -101,6 +101,22 @@ def test_errors_of_the_copy_reach_the_application(channel: Channel) -> None:
     assert reader.view(KNOWN).open("counts").get(b"00001") == b"v"
 
 
+def test_the_answer_to_an_interrupted_request_is_not_that_to_the_next(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = remote(channel).view(KNOWN).open("counts")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(channel, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            counts.get(b"00001")
+    with pytest.raises(OSError, match="Bad file descriptor"):  # the application opens another channel
+        counts.get(b"00006")
+
+
 def test_a_view_is_the_same_object_until_another_state_is_committed(channel: Channel) -> None:
     reader = remote(channel)
     assert reader.view(KNOWN) is reader.view(KNOWN)
