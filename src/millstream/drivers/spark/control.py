@@ -80,6 +80,7 @@ class ControlAddress:
 _IDLE: dict[ControlAddress, list[Connection[Any, Any]]] = {}
 """Connections that wait for a question. A question takes its connection out, for other threads, and because an interrupted question leaves
 its answer in it."""
+os.register_at_fork(after_in_child=_IDLE.clear)
 
 
 class ControlServer:

@@ -26,7 +26,7 @@ _TAP_LEASE_S: Final = 300.0
 
 
 class RemoteApplication:
-    """An application in another process. Created by :func:`connect`, which has an example.
+    """An application in another process; safe to use from several threads. Created by :func:`connect`, which has an example.
 
     Args:
         application_id: The application's id.

@@ -118,6 +118,14 @@ def test_threads_do_not_wait_for_each_other_or_get_each_others_answers() -> None
         server.close()
 
 
+def test_a_forked_process_does_not_share_connections(server: ControlServer) -> None:
+    assert server.address.ask("plan", 1) == ("plan", 1)
+    child = os.fork()
+    if not child:
+        os._exit(len(control._IDLE))
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_the_socket_goes_with_the_server(server: ControlServer) -> None:
     server.close()
     assert not Path(server.address.path).exists()
