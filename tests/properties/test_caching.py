@@ -65,7 +65,10 @@ TABLES: dict[str, Callable[[ms.StreamsBuilder], Table]] = {
     ),
     "cogroup": lambda b: together(b).aggregate(list, value=JSON),
     "windowed cogroup": lambda b: (
-        together(b).windowed_by(ms.TumblingWindows(5, grace=3)).aggregate(list, value=JSON)
+        # A window that another input lets expire would begin anew.
+        together(b)
+        .windowed_by(ms.TumblingWindows(5, grace=3))
+        .aggregate(list, store=ms.stores.options("w", retention=40), value=JSON)
     ),
 }
 ROWS = st.lists(
