@@ -79,6 +79,7 @@ _NO_BROKER = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
     KafkaError._RESOLVE,
     KafkaError._NOENT,
 }

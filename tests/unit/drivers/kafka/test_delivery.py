@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.errors import BrokerUnavailableError
@@ -48,6 +49,21 @@ def asked(monkeypatch: pytest.MonkeyPatch, patience_s: float, *consumers: Answer
 def test_another_client_is_asked(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]) -> None:
     delivery = asked(monkeypatch, 60, Answering(stands), Answering(stands), Answering(lambda: None))
     assert delivery._last_mark() == MARK
+
+
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._WAIT_COORD, KafkaError._TRANSPORT],
+)
+def test_is_asked_again_while_no_broker_answers(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    errors = [KafkaException(KafkaError(code))]
+
+    def fail_once() -> None:
+        if errors:
+            raise errors.pop()
+
+    assert asked(monkeypatch, 60, Answering(fail_once))._last_mark() == MARK
+    assert not errors
 
 
 def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]) -> None:
