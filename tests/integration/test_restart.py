@@ -6,6 +6,7 @@ What happens when it is killed instead is in test_crashes.py.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -74,3 +75,20 @@ def connections(kafka: EmbeddedKafka) -> int:
     port = int(kafka.bootstrap_servers.rpartition(":")[2])
     open_connections = psutil.Process().net_connections("tcp")
     return sum(bool(each.raddr) and each.raddr.port == port for each in open_connections)
+
+
+@pytest.mark.parametrize("begun", ["driver", "worker"])
+def test_a_jvm_that_is_killed_during_the_start_is_named(
+    apps: Apps, tmp_path: Path, begun: Literal["driver", "worker"]
+) -> None:
+    program, _ = program_of(apps, tmp_path)
+    try:
+        program.start()
+        eventually(lambda: "Spark 4" in program.last_words(), "Spark in the log", within_s=120)
+        eventually(lambda: program.victims(begun), f"a {begun}", within_s=120)
+        for driver in program.victims("driver"):
+            driver.kill()
+        eventually(lambda: program.exit_code() is not None, "the end", within_s=120)
+        assert "Spark has ended: its JVM does not answer" in program.last_error()
+    finally:
+        program.kill()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.topics import checked_name
@@ -46,6 +47,7 @@ from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.cluster_checks import check_query_key
 from millstream.edge.spark.required_packages import check_spark_packages
+from millstream.edge.spark.spark_errors import spark_is_gone
 from millstream.edge.status.log_output import attach
 
 log = logging.getLogger("millstream.application")
@@ -190,6 +192,11 @@ class Application:
             if bound.end is None:
                 self._keep_up(running, environment)
             bound.watch(running)
+        except (ConnectionError, Py4JError) as error:
+            run.abandon()
+            if isinstance(error, Py4JJavaError):
+                raise
+            raise spark_is_gone(error) from error  # the JVM was killed
         except BaseException:
             run.abandon()
             raise

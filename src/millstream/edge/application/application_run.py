@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -215,15 +216,17 @@ class ApplicationRun:
     def abandon(self) -> None:
         """Stop immediately after a failed start."""
         query = self.query.current
-        if query is not None and query.isActive:
-            query.stop()
+        with suppress(OSError, Py4JError):  # the JVM was killed
+            if query is not None and query.isActive:
+                query.stop()
         self.release()
 
     def end_with(self, error: MillstreamError) -> None:
         """Fail for a reason outside Spark, and stop the query."""
         self._note_error(error)
-        if self.query.current is not None:
-            self.query.current.stop()
+        with suppress(OSError, Py4JError):  # the JVM was killed
+            if self.query.current is not None:
+                self.query.current.stop()
         self.release()
 
     def release(self) -> None:

@@ -32,7 +32,7 @@ def keep_classes() -> None:
     archive, context = _archive(), SparkContext._active_spark_context
     if archive is None or not archive.noted or context is None:
         return
-    with suppress(Py4JError):  # a JVM that has ended needs no archive
+    with suppress(OSError, Py4JError):  # a JVM that has ended needs no archive
         jvm: Any = context._jvm
         class_path = str(jvm.java.lang.System.getProperty("java.class.path"))
         if all(_is_archived(Path(entry)) for entry in class_path.split(os.pathsep)):
