@@ -192,13 +192,10 @@ class Application:
             if bound.end is None:
                 self._keep_up(running, environment)
             bound.watch(running)
-        except (ConnectionError, Py4JError) as error:
+        except BaseException as error:
             run.abandon()
-            if isinstance(error, Py4JJavaError):
-                raise
-            raise spark_is_gone(error) from error  # the JVM was killed
-        except BaseException:
-            run.abandon()
+            if isinstance(error, (ConnectionError, Py4JError)) and not isinstance(error, Py4JJavaError):
+                raise spark_is_gone(error) from error  # the JVM was killed
             raise
         return running
 

@@ -214,7 +214,7 @@ class ApplicationRun:
             self._finish()
 
     def abandon(self) -> None:
-        """Stop immediately after a failed start."""
+        """Stop the query immediately, and release everything."""
         query = self.query.current
         with suppress(OSError, Py4JError):  # the JVM was killed
             if query is not None and query.isActive:
@@ -224,10 +224,7 @@ class ApplicationRun:
     def end_with(self, error: MillstreamError) -> None:
         """Fail for a reason outside Spark, and stop the query."""
         self._note_error(error)
-        with suppress(OSError, Py4JError):  # the JVM was killed
-            if self.query.current is not None:
-                self.query.current.stop()
-        self.release()
+        self.abandon()
 
     def release(self) -> None:
         """Release everything; releasing it twice is harmless."""
