@@ -40,7 +40,7 @@ from millstream.edge.queries.store_hosts import StoreHosts
 from millstream.edge.queries.task_copies import Copies
 from millstream.edge.records.topic_records import Serdes
 from millstream.edge.spark.application_session import ApplicationSession
-from millstream.edge.spark.spark_errors import spark_is_gone, translated
+from millstream.edge.spark.spark_errors import explained
 from millstream.edge.status.application_status import Status
 from millstream.edge.status.progress_log import ProgressLog, RepeatedWarnings, facts_of, summary
 from millstream.edge.status.task_reports import TaskReports
@@ -182,10 +182,8 @@ class ApplicationRun:
         ended = True
         try:
             ended = self._wait(timeout_s)
-        except StreamingQueryException as error:
+        except (StreamingQueryException, OSError, Py4JError) as error:
             self._fail(error)
-        except (OSError, Py4JError) as gone:
-            self._fail(spark_is_gone(gone))
         if self.error is not None:
             raise self.error from self.error.__cause__
         if ended:
@@ -207,7 +205,7 @@ class ApplicationRun:
             try:
                 self.query.stop(self.query.current, timeout_s)
             except (OSError, Py4JError) as gone:
-                self._note_error(spark_is_gone(gone))
+                self._note_error(gone)
             outcome = self.draining.outcome(self.reports.left(0).unfinished)
             if outcome:
                 log.warning("stopped: %s", outcome)
@@ -282,7 +280,7 @@ class ApplicationRun:
             goes_on = self.query.current.isActive or self.query.recoverable_error() is not None
             error = None if goes_on else self.query.current.exception()
         except (OSError, Py4JError) as gone:
-            error = spark_is_gone(gone)
+            error = gone
         if error is not None:
             self._note_error(error)
 
@@ -293,7 +291,7 @@ class ApplicationRun:
             self._summarise("failed")
 
     def _explained(self, error: Exception) -> MillstreamError:
-        return error if isinstance(error, MillstreamError) else translated(str(error), self.checkpoint)
+        return explained(error, self.checkpoint)
 
     def _fail(self, error: Exception) -> None:
         self._note_error(error)

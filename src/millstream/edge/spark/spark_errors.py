@@ -12,6 +12,8 @@ import tempfile
 from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote, urlparse
 
+from py4j.protocol import Py4JError, Py4JJavaError
+
 from millstream.core.model.errors import CheckpointError, MillstreamError, SparkRuntimeError
 from millstream.drivers.spark import wire
 from millstream.edge.checkpoint.checkpoint_health import ways_out
@@ -34,6 +36,13 @@ _NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
 """State could not be loaded because of a thread or the memory of the JVM. The checkpoint is intact, and another query can read it."""
 
 _Trouble: TypeAlias = Literal["writing", "damage"]
+
+
+def explained(error: Exception, checkpoint: str) -> MillstreamError:
+    """Translate any error that ends a query, or with which its start fails, into an error of Millstream."""
+    if isinstance(error, MillstreamError):
+        return error
+    return spark_is_gone(error) if _is_unanswered(error) else translated(str(error), checkpoint)
 
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:
@@ -64,6 +73,13 @@ def is_transient(text: str) -> bool:
     counts that is neither Millstream's own nor about the checkpoint.
     """
     return wire.find_error(text) is None and _trouble(_message(text)) is None
+
+
+def _is_unanswered(error: Exception) -> bool:
+    """Return whether a call into the JVM had no answer, as opposed to an exception in the JVM."""
+    return isinstance(error, (ConnectionError, TimeoutError, Py4JError)) and not isinstance(
+        error, Py4JJavaError
+    )
 
 
 def _message(text: str) -> str:

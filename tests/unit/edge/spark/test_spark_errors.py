@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from millstream.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
 from millstream.drivers.spark import wire
-from millstream.edge.spark.spark_errors import is_transient, translated
+from millstream.edge.spark.spark_errors import explained, is_transient, translated
 
 FULL = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state "
@@ -84,3 +85,28 @@ def test_an_error_of_ours_is_found_again() -> None:
 )
 def test_a_lost_process_is_transient_and_a_disk_is_not(text: str, transient: bool) -> None:
     assert is_transient(text) is transient
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),  # a query is started again after its JVM has ended
+        ConnectionResetError(104, "Connection reset by peer"),
+        TimeoutError("timed out"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JError("An error occurred while calling o1.isActive"),
+    ],
+)
+def test_a_jvm_that_has_ended_is_named_whatever_call_finds_it(error: Exception) -> None:
+    explanation = explained(error, "file:///nowhere")
+    assert type(explanation) is SparkRuntimeError
+    assert "Spark has ended: its JVM does not answer" in explanation.message
+
+
+def test_errors_that_are_explained_already_are_not_explained_again() -> None:
+    error = StoreError("no such store")
+    assert explained(error, "file:///nowhere") is error
+
+
+def test_other_errors_keep_the_text_of_spark() -> None:
+    assert "not Millstream's: something else" in explained(RuntimeError("something else"), "/nowhere").message
