@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.topics import checked_name
@@ -47,7 +46,7 @@ from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.cluster_checks import check_query_key
 from millstream.edge.spark.required_packages import check_spark_packages
-from millstream.edge.spark.spark_errors import spark_is_gone
+from millstream.edge.spark.spark_errors import is_unanswered, spark_is_gone
 from millstream.edge.status.log_output import attach
 
 log = logging.getLogger("millstream.application")
@@ -194,8 +193,8 @@ class Application:
             bound.watch(running)
         except BaseException as error:
             run.abandon()
-            if isinstance(error, (ConnectionError, Py4JError)) and not isinstance(error, Py4JJavaError):
-                raise spark_is_gone(error) from error  # the JVM was killed
+            if is_unanswered(error):
+                raise spark_is_gone(error) from error
             raise
         return running
 

@@ -42,7 +42,7 @@ def explained(error: Exception, checkpoint: str) -> MillstreamError:
     """Translate any error that ends a query, or with which its start fails, into an error of Millstream."""
     if isinstance(error, MillstreamError):
         return error
-    return spark_is_gone(error) if _is_unanswered(error) else translated(str(error), checkpoint)
+    return spark_is_gone(error) if is_unanswered(error) else translated(str(error), checkpoint)
 
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:
@@ -75,7 +75,7 @@ def is_transient(text: str) -> bool:
     return wire.find_error(text) is None and _trouble(_message(text)) is None
 
 
-def _is_unanswered(error: Exception) -> bool:
+def is_unanswered(error: BaseException) -> bool:
     """Return whether a call into the JVM had no answer, as opposed to an exception in the JVM."""
     return isinstance(error, (ConnectionError, TimeoutError, Py4JError)) and not isinstance(
         error, Py4JJavaError
@@ -105,7 +105,7 @@ def _disks(checkpoint: str, usage: Usage) -> str:
     return "; ".join(disks) if url.scheme == "file" else f"check {checkpoint}, and here {disks[0]}"
 
 
-def spark_is_gone(gone: Exception) -> SparkRuntimeError:
+def spark_is_gone(gone: BaseException) -> SparkRuntimeError:
     return SparkRuntimeError(
         f"Spark has ended: its JVM does not answer ({type(gone).__name__}). It was killed, or ran out of memory (setting "
         "spark={'spark.driver.memory': ...}). Nothing is lost: start the application again, in a new program"
