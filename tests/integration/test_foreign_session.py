@@ -97,6 +97,7 @@ _WANTED: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.shuffle.compress": "false",
     "spark.authenticate": "true",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "3153600000000",
 }
 _STATE: Final = "spark.sql.streaming.stateStore."
 

@@ -1,10 +1,12 @@
-"""Stopped in good order and started again: it goes on where it was, and sends nothing twice.
+"""Stopped in good order, or suspended, and started again: it goes on where it was, and sends nothing twice.
 
 What happens when it is killed instead is in test_crashes.py.
 """
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +17,7 @@ from millstream.testing import EmbeddedKafka
 from millstream.testing.crash import APPS, Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.journal import check_journals, journals_of
-from millstream.testing.crash.processes import CrashedProgram
+from millstream.testing.crash.processes import CrashedProgram, signalled
 
 from .helpers import Apps, eventually, written
 from .topologies import ticking_copies
@@ -25,7 +27,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
 WORD_COUNT = APPS["word-count"]
 
 
-def program_of(apps: Apps, home: Path) -> tuple[CrashedProgram, Topics]:
+IMPATIENT_SPARK = {
+    "spark.network.timeout": "8s",
+    "spark.network.timeoutInterval": "1s",
+    "spark.executor.heartbeatInterval": "200ms",
+    "spark.executor.heartbeat.maxFailures": "3",
+}
+
+
+def program_of(apps: Apps, home: Path, **spark: str) -> tuple[CrashedProgram, Topics]:
     topics = Topics(*(apps.topic(name) for name in ("input", "output", "ask", "contents")))
     settings = {
         "bootstrap_servers": apps.kafka.bootstrap_servers,
@@ -33,7 +43,7 @@ def program_of(apps: Apps, home: Path) -> tuple[CrashedProgram, Topics]:
         "master": "local[2]",
         "max_batch_records": 400,
         "statestore_cache_max_bytes": 0,  # the oracle has every update
-        "spark": {"spark.ui.enabled": "false"},
+        "spark": {"spark.ui.enabled": "false", **spark},
     }
     return CrashedProgram(home, Job(apps.id, WORD_COUNT.topology, topics, settings)), topics
 
@@ -60,6 +70,36 @@ def test_stopped_by_sigterm_goes_on_where_it_was(apps: Apps, tmp_path: Path) -> 
     assert before < written(kafka, topics.output)
     seen = journals_of(kafka.consume(topics.output), WORD_COUNT.key, WORD_COUNT.value)
     assert not check_journals(expected.journals, seen).breaks("exactly_once")  # it stopped between batches
+
+
+def test_goes_on_after_a_suspension_that_is_longer_than_the_timeout_of_sparks_heartbeats(
+    apps: Apps, tmp_path: Path
+) -> None:
+    program, topics = program_of(apps, tmp_path, **IMPATIENT_SPARK)
+    try:
+        apps.kafka.produce(topics.input, WORD_COUNT.workload(1_000, 1))
+        program.start()
+        await_all_results(apps.kafka, topics)
+        suspend(program, 12.0)
+        apps.kafka.produce(topics.input, WORD_COUNT.workload(1_000, 2))
+        await_all_results(apps.kafka, topics)
+        assert program.exit_code() is None, program.last_words()
+    finally:
+        program.kill()
+
+
+def await_all_results(kafka: EmbeddedKafka, topics: Topics) -> None:
+    expected = WORD_COUNT.oracle(kafka.consume(topics.input)).journals
+    results = sum(map(len, expected.values()))
+    eventually(lambda: written(kafka, topics.output) >= results, "all results", within_s=120)
+
+
+def suspend(program: CrashedProgram, seconds: float) -> None:
+    """Stop all processes of a program for longer than Spark's timeout; only time can pass it."""
+    processes = program.family()
+    signalled(processes, signal.SIGSTOP)
+    time.sleep(seconds)
+    signalled(processes, signal.SIGCONT)
 
 
 def test_leaves_no_connection_to_the_broker_behind(apps: Apps) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic, sleep
+from time import sleep
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import TimedOffset, TopicFacts
 from millstream.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
+from millstream.drivers.kafka.overdue import Patience
 
 Answer = TypeVar("Answer")
 
@@ -155,9 +156,9 @@ class Broker:
 
     def _await_count(self, topic: str, is_right: Callable[[int], bool], otherwise: str) -> None:
         """Wait until the brokers return an expected partition count for a topic. A missing topic has 0 partitions."""
-        deadline = monotonic() + _APPEAR_S
+        patience = Patience(_APPEAR_S)
         while not is_right(self.partition_counts([topic]).get(topic, 0)):
-            if monotonic() > deadline:
+            if patience.is_over():
                 raise BrokerUnavailableError(otherwise)
             sleep(_RETRY_S)
 
@@ -333,7 +334,7 @@ class Broker:
         Raises:
             MillstreamError: The client's error, translated for users.
         """
-        deadline = monotonic() + self.timeout_s
+        patience = Patience(self.timeout_s)
         while True:
             try:
                 return question()
@@ -343,7 +344,7 @@ class Broker:
                 raise translated(timed_out, doing, self.servers) from late
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in again or monotonic() > deadline:
+                if cause.code() not in again or patience.is_over():
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
                 # Refresh the metadata. Otherwise, librdkafka keeps using outdated leaders and epochs for minutes.

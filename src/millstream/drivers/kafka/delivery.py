@@ -29,7 +29,7 @@ from millstream.drivers.kafka.marks import (
     owner_of,
     taken_over,
 )
-from millstream.drivers.kafka.overdue import Overdue, Stopwatch, within
+from millstream.drivers.kafka.overdue import Overdue, Patience, Stopwatch, within
 from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
 log = logging.getLogger("millstream.kafka")
@@ -100,7 +100,7 @@ class Transaction:
 
     def _take_over(self) -> None:
         """Take over the transactional id with a new producer, regardless of the state of the previous one."""
-        deadline = monotonic() + self._spec.patience_s
+        patience = Patience(self._spec.patience_s)
         doing = "taking over the transactional id"
         while True:
             self._failing = made(FailingProducer, self._spec.producer_settings(self._mark.partition))
@@ -110,7 +110,7 @@ class Transaction:
             except (KafkaException, Overdue) as error:
                 if isinstance(error, KafkaException) and error.args[0].code() not in _LOST:
                     raise translated(error, doing, self._servers) from error
-                if monotonic() > deadline:
+                if patience.is_over():
                     raise self._no_answer(doing, error.args[0]) from error
                 log.warning("retrying %s: %s", doing, error.args[0])
             else:
@@ -222,14 +222,14 @@ class Transaction:
     def _last_mark(self, *, isolation: str = "read_committed") -> Mark | None:
         """Return the mark of the last delivered micro-batch, or None."""
         doing = "looking up the last delivered micro-batch"
-        deadline = monotonic() + self._spec.patience_s
+        patience = Patience(self._spec.patience_s)
         while True:
             marks = self._consumer(self._mark.topic, isolation=isolation)
             try:
                 [mark] = self._insist(doing, partial(_committed, marks, self._mark))
             except Overdue as error:
                 discard(marks)
-                if monotonic() > deadline:
+                if patience.is_over():
                     raise self._no_answer(doing, error) from None
             except BrokerUnavailableError as error:
                 if self._answers_at_once():
@@ -274,7 +274,7 @@ class Transaction:
             Overdue: If the call does not return in time.
             MillstreamError: If the broker refuses, or does not answer for ``patience_s``.
         """
-        deadline = monotonic() + self._spec.patience_s
+        patience = Patience(self._spec.patience_s)
         while True:
             try:
                 answer = within(_STEP_S + _GRACE_S, partial(call, _STEP_S))
@@ -286,7 +286,7 @@ class Transaction:
                     raise
                 if not is_unavailable(cause):
                     raise translated(error, doing, self._servers) from error
-                if monotonic() > deadline:
+                if patience.is_over():
                     raise self._no_answer(doing, cause.str()) from error
                 sleep(_RETRY_S)
 

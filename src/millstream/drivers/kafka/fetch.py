@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from time import monotonic
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -30,6 +29,7 @@ from millstream.drivers.kafka.clients import (
     translated,
     warm,
 )
+from millstream.drivers.kafka.overdue import Patience
 from millstream.drivers.kafka.small_ranges import collect, groups_of
 
 _CHUNK_RECORDS = 20_000
@@ -149,16 +149,16 @@ class KafkaFetcher:
         return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}
 
     def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
-        position, heard, checked = planned.start, monotonic(), False
+        position, patience, checked = planned.start, Patience(self.patience_s), False
         waiting: deque[Any] = deque()
         while position < planned.end:
             messages = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
             if not messages:
-                self._check_patience(planned, position, heard)
-                if not checked and monotonic() > heard + _QUIET_S:
+                self._check_patience(planned, position, patience)
+                if not checked and patience.waited_s > _QUIET_S:
                     checked, position = True, self._past_end(planned, position)
                 continue
-            heard = monotonic()
+            patience.restart()
             if any((error := message.error()) is not None and error.code() in _GONE for message in messages):
                 position = self._past_lost(consumer, planned, position)
                 continue
@@ -212,8 +212,8 @@ class KafkaFetcher:
                     position, planned.end, topic, partition, end)  # fmt: skip
         return planned.end
 
-    def _check_patience(self, planned: OffsetRange, position: int, heard: float) -> None:
-        if monotonic() > heard + self.patience_s:
+    def _check_patience(self, planned: OffsetRange, position: int, patience: Patience) -> None:
+        if patience.is_over():
             raise BrokerUnavailableError(
                 f"the brokers at {self._servers()} returned no records of topic {planned.topic!r}, partition {planned.partition}, from offset "
                 f"{position} (planned up to {planned.end}) for {self.patience_s:.0f} s (setting task_timeout_ms). Nothing "

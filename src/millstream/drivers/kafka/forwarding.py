@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -22,7 +22,7 @@ from millstream.core.model.errors import BrokerUnavailableError, DeliveryAborted
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.drivers.kafka.clients import ClientSettings, is_unavailable, made, translated
-from millstream.drivers.kafka.overdue import Overdue, within
+from millstream.drivers.kafka.overdue import Overdue, Patience, within
 from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
 _STEP_S: Final = 10.0
@@ -107,7 +107,7 @@ class Forwarding:
             KafkaException: If the transaction must be aborted, or the producer can no longer be used.
             MillstreamError: If the broker refuses, or does not answer in time.
         """
-        deadline = monotonic() + self._spec.patience_s
+        patience = Patience(self._spec.patience_s)
         while True:
             try:
                 within(_STEP_S + _GRACE_S, partial(call, _STEP_S))
@@ -116,7 +116,7 @@ class Forwarding:
                 cause = error.args[0]
                 if cause.fatal() or cause.txn_requires_abort() or cause.code() in _FENCED:
                     raise
-                if not is_unavailable(cause) or monotonic() > deadline:
+                if not is_unavailable(cause) or patience.is_over():
                     raise translated(error, doing, self._servers) from error
                 sleep(_RETRY_S)
             except Overdue as error:

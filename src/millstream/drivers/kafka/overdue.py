@@ -1,4 +1,4 @@
-"""Calls of librdkafka with an enforced timeout, and the time that a transaction has been open.
+"""Calls of librdkafka with an enforced timeout, limits for waiting, and the time that a transaction has been open.
 
 Transactional calls may exceed their timeout: after a broker restart, ``send_offsets_to_transaction(..., 10)`` returned after
 75 to 117 s. They therefore run in a thread. An overdue call is abandoned: the mark in Kafka shows whether its transaction was
@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
-from typing import TypeVar
+from typing import Final, TypeVar
 
 Answer = TypeVar("Answer")
+
+_LONGEST_STEP_S: Final = 30.0
 
 
 class Overdue(Exception):  # noqa: N818 - internal: callers translate it into an error for users
@@ -38,6 +40,31 @@ def _fill(outcome: Future[Answer], call: Callable[[], Answer]) -> None:
         outcome.set_result(call())
     except BaseException as error:  # raised in the waiting thread
         outcome.set_exception(error)
+
+
+class Patience:
+    """A limit for waiting that leaves out most of the time in which this process was suspended.
+
+    A deadline by the clock has passed when a suspended process resumes, before it has tried anything again.
+
+    Args:
+        limit_s: How long to wait in all, in seconds.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self.restart()
+
+    def restart(self) -> None:
+        self._checked_s = time.monotonic()
+        self.waited_s = 0.0
+
+    def is_over(self) -> bool:
+        """Return whether the limit is reached. Call it regularly: more than 30 s between two calls count as 30 s."""
+        now = time.monotonic()
+        self.waited_s += min(now - self._checked_s, _LONGEST_STEP_S)
+        self._checked_s = now
+        return self.waited_s > self._limit_s
 
 
 class Stopwatch:

@@ -1,4 +1,4 @@
-"""Calls with a time limit of our own, and how long a transaction has been open."""
+"""Calls with a time limit of our own, limits for waiting, and how long a transaction has been open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from millstream.drivers.kafka import overdue
-from millstream.drivers.kafka.overdue import Overdue, Stopwatch, within
+from millstream.drivers.kafka.overdue import Overdue, Patience, Stopwatch, within
 
 
 def test_what_a_call_raises_is_raised() -> None:
@@ -40,3 +40,13 @@ def test_the_longest_time_in_which_nothing_was_done(monkeypatch: pytest.MonkeyPa
     assert (watch.passed_s, watch.longest_s) == (99.0, 95.0)
     watch.restart()
     assert (watch.passed_s, watch.longest_s) == (0.0, 0.0)
+
+
+def test_a_suspension_counts_as_one_step_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(overdue.time, "monotonic", lambda: clock[0])
+    patience = Patience(60.0)
+    over = [patience.is_over() for clock[0] in (110.0, 510.0, 520.0, 530.0, 530.1)]
+    assert over == [False, False, False, False, True]
+    patience.restart()
+    assert (patience.is_over(), patience.waited_s) == (False, 0.0)

@@ -33,6 +33,7 @@ _DRIVER_MEMORY: Final = "2g"
 _JIT: Final = "-XX:TieredStopAtLevel=1"
 """The JVM moves chunks but processes no records, so its optimising compiler would cost more than it saves."""
 _LOCAL: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
+_ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 """Names of settings whose values Spark hides, by default (``spark.redaction.regex``)."""
 _MASTER: Final = re.compile(r"^(?:.*\s)?(?:--|spark\.)?master[\s=:]+(\S+)", re.MULTILINE)
@@ -157,6 +158,16 @@ def is_local(master: str) -> bool:
         (True, True, False)
     """
     return _LOCAL.fullmatch(master) is not None
+
+
+def is_one_process(master: str) -> bool:
+    """Return whether a master runs driver and executor in one JVM.
+
+    Example:
+        >>> is_one_process("local[2, 3]"), is_one_process("local-cluster[2,1,1024]")
+        (True, False)
+    """
+    return _ONE_PROCESS.fullmatch(master) is not None
 
 
 def _will_be_local(ours: Mapping[str, str]) -> bool:

@@ -25,8 +25,9 @@ from millstream.drivers.spark.driver.launch import (
     executor_java_options,
     given_to_spark,
     is_local,
+    is_one_process,
 )
-from millstream.drivers.spark.driver.wanted import FILE_MANAGER, QUERY_CONF, SESSION_CONF, is_settable
+from millstream.drivers.spark.driver.wanted import FILE_MANAGER, QUERY_CONF, is_settable, session_conf
 from millstream.drivers.spark.driver.worker_python import worker_python
 
 logger = logging.getLogger("millstream.application")
@@ -36,7 +37,6 @@ _WITH_FEW_PROCESSES: Final = (
 )
 
 _OWN_SESSION: Mapping[str, str] = {
-    **SESSION_CONF,
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "FATAL",  # the application's own error reports a failed batch once
 }
@@ -45,7 +45,6 @@ _OWN_SESSION: Mapping[str, str] = {
 
 _ONE_ATTEMPT: Final = re.compile(r"local(\[\s*(\*|\d+)\s*(,\s*1\s*)?\])?")
 """Masters with one attempt per Spark task."""
-_IN_THIS_PROCESS: Final = re.compile(r"local(\[.*\])?")
 
 
 def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
@@ -64,12 +63,9 @@ def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     guarded |= {
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
-        "spark.authenticate": "true",
         "spark.local.dir": str(scratch / "spark"),
     }
-    if not _IN_THIS_PROCESS.fullmatch(
-        master
-    ):  # separate executors need the secret; otherwise Spark generates one
+    if not is_one_process(master):  # separate executors need the secret; otherwise Spark generates one
         guarded["spark.authenticate.secret"] = secrets.token_hex(32)
     return guarded
 
@@ -204,7 +200,12 @@ def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None)
         with environment(ours):
             given = given_to_spark(ours, log)
             master = ours.get("spark.master") or given.get("spark.master") or "local[*]"
-            defaults = {"spark.master": master, "spark.app.name": application_id, **_OWN_SESSION}
+            defaults = {
+                "spark.master": master,
+                "spark.app.name": application_id,
+                **_OWN_SESSION,
+                **session_conf(master),
+            }
             protected = {**given, **ours}.get("spark.authenticate") == "true"
             defaults |= {**executor_java_options(master), **_guarded(master, process_directory(), protected)}
             builder = SparkSession.builder

@@ -7,14 +7,14 @@ If an existing session lacks such settings, the user is warned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import SparkRuntimeError
-from millstream.drivers.spark.driver.launch import is_local
+from millstream.drivers.spark.driver.launch import is_local, is_one_process
 from millstream.drivers.spark.driver.modules import is_classic
 
 logger = logging.getLogger("millstream.application")
@@ -22,7 +22,12 @@ logger = logging.getLogger("millstream.application")
 STATE_STORE: Final = "spark.sql.streaming.stateStore."
 PROVIDER: Final = f"{STATE_STORE}providerClass"
 FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_CENTURY_MS: Final = 100 * 365 * 24 * 3_600_000
 _WITHOUT_COLUMNS: Final = ".HDFSBackedStateStoreProvider"
+
+
+def _everywhere(_master: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -31,14 +36,14 @@ class WantedSetting:
 
     Attributes:
         default: Spark's default, for a setting that is read when a session is created. None if each query can set it.
-        guards: Whether the setting protects a local session from others. A cluster is protected as a whole.
+        concerns: Whether a session on a master needs the setting.
     """
 
     name: str
     value: str
     without: str
     default: str | None = None
-    guards: bool = False
+    concerns: Callable[[str], bool] = _everywhere
 
 
 WANTED: Final = (
@@ -105,7 +110,15 @@ WANTED: Final = (
         "anyone who can connect to a port of this session can read what it sends to tasks, including secrets of Kafka's "
         "clients",
         default="false",
-        guards=True,
+        concerns=is_local,  # a cluster is protected as a whole
+    ),
+    WantedSetting(
+        "spark.storage.blockManagerHeartbeatTimeoutMs",
+        str(_CENTURY_MS),
+        "the application ends ten minutes after its machine was suspended for two minutes, or its clock set ahead by two: Spark takes "
+        "the executor for dead, and an executor inside the driver cannot register again",
+        default="120000",
+        concerns=is_one_process,
     ),
 )
 """All settings that queries need. docs/how-to/run-on-your-own-spark-session.md contains the same table."""
@@ -121,22 +134,22 @@ AS_READ_CONF: Final[Mapping[str, str]] = {
 A repeated read of a range returns the same rows, so Spark need not compare them.
 """
 
-SESSION_CONF: Final[Mapping[str, str]] = {
-    want.name: want.value for want in WANTED if want.default is not None and not want.guards
-}
-"""Settings of a session that is created here, in addition to those that protect it."""
+
+def session_conf(master: str) -> Mapping[str, str]:
+    """Return the settings of a session that is created for an application."""
+    return {want.name: want.value for want in WANTED if want.default is not None and want.concerns(master)}
 
 
 def lacking(conf: Mapping[str, str], chosen: Collection[str] = ()) -> list[str]:
     """Return the settings that a session lacks and that can no longer be changed, one line each."""
-    local = is_local(conf.get("spark.master", ""))
+    master = conf.get("spark.master", "")
     return [
         f"{want.name}={want.value}: without it {want.without}"
         for want in WANTED
         if want.default is not None
         and conf.get(want.name, want.default) != want.value
         and want.name not in chosen
-        and (local or not want.guards)
+        and want.concerns(master)
     ]
 
 
