@@ -101,12 +101,12 @@ peers: setup ## The programs for Kafka Streams, Faust, Quix Streams, Bytewax and
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 simulated runs, 1,000 flipped bits in the files of each kind, full proofs of calls, more recordings on Spark, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
+soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 simulated runs, 1,000 flipped bits in the files of each kind, full proofs of calls, all recordings on Spark, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
 	MILLSTREAM_TEST_PROOFS=full HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	MILLSTREAM_TEST_FLIPS=1000 $(BIN)/python -m pytest tests/unit/drivers/test_damage.py tests/unit/edge/checkpoint/test_flips.py \
 		tests/unit/drivers/spark/executor/test_flips_in_global_copies.py tests/integration/test_damaged_checkpoints.py
-	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration/test_edits_in_place.py
+	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration
 	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls --guarantee exactly_once \
