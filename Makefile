@@ -101,7 +101,7 @@ peers: setup ## The programs for Kafka Streams, Faust, Quix Streams, Bytewax and
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 simulated runs, 1,000 flipped bits in the files of each kind, full proofs of calls, all recordings on Spark, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
+soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 simulated runs, 1,000 flipped bits in the files of each kind, full proofs of calls, all recordings on Spark, tests with more pairs of parameters, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
 	MILLSTREAM_TEST_PROOFS=full HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
 	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	MILLSTREAM_TEST_FLIPS=1000 $(BIN)/python -m pytest tests/unit/drivers/test_damage.py tests/unit/edge/checkpoint/test_flips.py \

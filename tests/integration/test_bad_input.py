@@ -35,6 +35,7 @@ from millstream.core.model.errors import (
     TopicRecreatedError,
 )
 from millstream.testing import EmbeddedKafka
+from proofs.sizes import each_once_or_crossed
 
 from .helpers import Apps, eventually, lag, latest, produce_with_headers, values_by_key, written
 from .topologies import Gate, Patient, Picky, key_count, numbers, parsed, with_processor
@@ -329,9 +330,10 @@ def thrice_then_a_letter(context: ms.ErrorContext, error: Exception) -> str:
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 class TestErrorHandlers:
-    @pytest.mark.parametrize("stateful", [False, True], ids=["reader", "task"])
+    @pytest.mark.parametrize(
+        ("guarantee", "stateful"), each_once_or_crossed(["exactly_once", "at_least_once"], [False, True])
+    )
     def test_decide_in_executors_and_the_letter_of_the_record_that_stops_is_sent(
         self, apps: Apps, guarantee: str, stateful: bool
     ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import SparkRuntimeError
+from proofs.sizes import each_once_or_crossed
 
 from .helpers import Apps, committed_records, eventually
 
@@ -51,8 +52,10 @@ def counting(
     return builder.build()
 
 
-@pytest.mark.parametrize("where", [in_a_reader, in_a_task])
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize(
+    ("guarantee", "where"),
+    each_once_or_crossed(["at_least_once", "exactly_once"], [in_a_reader, in_a_task]),
+)
 def test_the_interrupted_micro_batch_is_repeated(
     apps: Apps,
     tmp_path: Path,
