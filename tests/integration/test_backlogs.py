@@ -108,33 +108,24 @@ def test_killed_in_the_middle_it_counts_the_same(apps: Apps, tmp_path: Path) -> 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     topics = topics_of(apps)
     apps.kafka.produce(topics.input, backlog())
-    settings = {
+    settings = {"max_batch_records": 900, "processing_guarantee": "exactly_once"}
+    of_the_program = {
         "bootstrap_servers": apps.kafka.bootstrap_servers,
         "state_dir": str(apps.home),
         "master": "local[2]",
-        "max_batch_records": 900,
-        "processing_guarantee": "exactly_once",
         "spark": {"spark.ui.enabled": "false"},
     }
-    program = CrashedProgram(tmp_path, Job(apps.id, counting, topics, settings))
+    program = CrashedProgram(tmp_path, Job(apps.id, counting, topics, {**settings, **of_the_program}))
     try:
         program.start()
         eventually(lambda: written(apps.kafka, topics.output) > 500, "results", within_s=400)
         program.kill()
         assert lag(apps.kafka, apps.id, topics.input) > 0  # in the middle
-        program.start()
-        wanted = counted()
-        eventually(
-            lambda: (
-                latest(apps.kafka.consume(topics.output, isolation="read_committed"), ms.serdes.int64)
-                == wanted
-            ),
-            "all counts",
-            within_s=400,
-        )
+        apps.run(counting(topics), **settings)
     finally:
         program.kill()
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert latest(committed_records(apps.kafka, topics.output), ms.serdes.int64) == counted()
 
 
 @pytest.mark.parametrize("size", [900, 6_000])
