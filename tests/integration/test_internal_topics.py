@@ -29,6 +29,7 @@ from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.processes import CrashedProgram
 
+from .conftest import unique
 from .helpers import Apps, eventually, latest
 from .topologies import people_per_region
 
@@ -38,14 +39,22 @@ CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 HOUR = 3_600_000
 
 
-@pytest.fixture
-def unlike(spark: SparkSession, tmp_path: Path) -> Iterator[Apps]:
-    """Applications on a broker that replaces times and compacts, unless a topic says otherwise."""
+@pytest.fixture(scope="module")
+def unlike_kafka() -> Iterator[EmbeddedKafka]:
+    """A broker that replaces times and compacts, unless a topic says otherwise."""
     properties = {"log.message.timestamp.type": "LogAppendTime", "log.cleanup.policy": "compact"}
     with EmbeddedKafka(partitions=2, properties=properties) as broker:
-        apps = Apps(broker, "unlike", tmp_path)
-        yield apps
-        apps.stop_all()
+        yield broker
+
+
+@pytest.fixture
+def unlike(
+    unlike_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Apps]:
+    """Applications on this broker."""
+    apps = Apps(unlike_kafka, unique(request), tmp_path)
+    yield apps
+    apps.stop_all()
 
 
 def configs(kafka: EmbeddedKafka, topic: str) -> dict[str, str]:
@@ -83,7 +92,7 @@ def test_event_times_and_records_survive_a_broker_with_other_defaults(unlike: Ap
     [repartition] = [
         name
         for name in AdminClient({"bootstrap.servers": unlike.kafka.bootstrap_servers}).list_topics().topics
-        if name.endswith("-repartition")
+        if name.startswith(unlike.id) and name.endswith("-repartition")
     ]
     made = configs(unlike.kafka, repartition)
     assert {
