@@ -28,7 +28,6 @@ from .sizes import sized
 from .working import working
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.timeout(sized(300, 7_200)),

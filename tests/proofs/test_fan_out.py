@@ -26,7 +26,7 @@ from millstream.testing import EmbeddedKafka
 
 from .sizes import sized
 
-pytestmark = [pytest.mark.broker, pytest.mark.alone]
+pytestmark = pytest.mark.broker
 
 RATE = int(os.environ.get("MILLSTREAM_TEST_FAN_OUT_RATE", "1000"))
 PAUSE_S = float(os.environ.get("MILLSTREAM_TEST_FAN_OUT_PAUSE_S", "0.5"))
@@ -63,6 +63,7 @@ class Sending:
         return {int(line) for line in self.delivered_path.read_text().split("\n")[:-1]}
 
 
+@pytest.mark.alone  # it measures how long producers are held up
 def test_a_partition_is_split_and_merged_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     topic, servers = f"fan-out-{os.getpid()}", kafka.bootstrap_servers
     kafka.create_topic(topic, partitions=1)

@@ -23,7 +23,6 @@ from .results import write_result
 from .sizes import sized
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.timeout(sized(300, 7_200)),

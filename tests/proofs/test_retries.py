@@ -23,7 +23,7 @@ from .results import write_result
 from .runs import Sampler, has, times_ms
 from .sizes import sized
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(600, 900))]
 
 FAILING = sized(60, 2_000)
 """Records whose calls always fail."""
@@ -77,6 +77,7 @@ def later_than_a_micro_batch(due: np.ndarray, began: np.ndarray, batches: Sequen
     return began - due - longest
 
 
+@pytest.mark.alone  # it measures how late they are
 def test_retries_come_when_they_are_due_and_then_the_letter(
     apps: Apps, spark: SparkSession, tmp_path: Path
 ) -> None:
