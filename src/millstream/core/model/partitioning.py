@@ -9,7 +9,9 @@ one partition spread evenly over the ranges, whatever the numbers of both are.
 
 from __future__ import annotations
 
-from struct import unpack_from
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
 from typing import Final, NamedTuple
 
 HASH_BITS: Final = 32
@@ -34,13 +36,19 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
-    for word in unpack_from(f"<{length >> 2}I", data):
+    for word in _words(length >> 2)(data):
         k = word * _M & _MASK
         h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
     if length & 3:
         h = ((h ^ int.from_bytes(data[whole:], "little")) * _M) & _MASK
     h = ((h ^ (h >> 13)) * _M) & _MASK
     return h ^ (h >> 15)
+
+
+@lru_cache
+def _words(count: int) -> Callable[[bytes], tuple[int, ...]]:
+    """Return a function that reads a number of words from the beginning of bytes."""
+    return Struct(f"<{count}I").unpack_from
 
 
 def partition_of(key: bytes, partitions: int) -> int:

@@ -14,8 +14,11 @@ TIME: Final = "a time in ms since the epoch, a whole number"
 _LONGEST_SHOWN: Final = 60
 
 
-def check(question: Question, spec: StoreSpec) -> None:
+def checked(question: Question, spec: StoreSpec) -> Method:
     """Check the method of a question, its arguments and its limits, except the key of a question about one key; see :func:`key_of`.
+
+    Returns:
+        The method.
 
     Raises:
         QueryError: If something does not fit. The error names the store, the method, the argument and what is expected.
@@ -34,11 +37,26 @@ def check(question: Question, spec: StoreSpec) -> None:
         _check_whole(question, "max_lag", question.max_lag, 0)
     if type(question.timestamps) is not bool:
         raise unexpected(question, "timestamps", "true or false", question.timestamps)
+    return method
 
 
-def key_of(question: Question, spec: StoreSpec) -> bytes:
-    """Return the serialised key of a question about one key."""
-    return _serialized(question, spec, "key", question.arguments[0])
+def key_of(question: Question, spec: StoreSpec, name: str = "key", position: int = 0) -> bytes:
+    """Return the serialised key that is an argument of a question; by default, the key of a question about one key.
+
+    Args:
+        name: The name of the argument, for errors.
+        position: The position of the argument.
+
+    Raises:
+        QueryError: If the key does not fit.
+    """
+    key = question.arguments[position]
+    try:
+        if key is not None:
+            return spec.key.serialize(key)
+    except Exception:
+        pass
+    raise unexpected(question, name, f"a key of the serde {spec.key.name!r}", key)
 
 
 def unexpected(question: Question, argument: str, expected: str, given: Any) -> QueryError:
@@ -59,19 +77,10 @@ def _check_number(question: Question, method: Method) -> None:
 
 
 def _check_bounds(question: Question, spec: StoreSpec, method: Method, arguments: tuple[Any, ...]) -> None:
-    for name, key in zip(method.keys, arguments, strict=False):
+    for position, (name, key) in enumerate(zip(method.keys, arguments, strict=False)):
         unbounded = key is None and method.unbounded
         if not unbounded and not (name == "prefix" and isinstance(key, bytes)):
-            _serialized(question, spec, name, key)
-
-
-def _serialized(question: Question, spec: StoreSpec, name: str, key: Any) -> bytes:
-    try:
-        if key is not None:
-            return spec.key.serialize(key)
-    except Exception:
-        pass
-    raise unexpected(question, name, f"a key of the serde {spec.key.name!r}", key)
+            key_of(question, spec, name, position)
 
 
 def _check_times(question: Question, names: tuple[str, ...], times: tuple[Any, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from millstream.core.model.errors import StoreError
 from millstream.core.model.record import ValueAndTimestamp
-from millstream.core.queries.methods import METHODS, Scope
+from millstream.core.queries.methods import METHODS
 from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
 
 MOST_ENTRIES: Final = 10_000
@@ -57,34 +57,31 @@ class Answer:
     lag: int = 0
 
 
-def scope_of(question: Question, spec: StoreSpec) -> Scope:
-    """Return which tasks answer a question, which has been checked."""
-    return METHODS[type(spec)][question.method].scope
-
-
 def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any:
-    """Combine the answers of the tasks that have a store.
+    """Combine the answers of the tasks that have a store. The question has been checked.
 
     Args:
-        stores: The store of each task. For one key, the stores are queried in turn until one contains it.
+        stores: The store of each task; for a question about one key, one store.
 
     Raises:
         StoreError: If the store cannot answer the question, or the answer has too many entries.
     """
-    scope = scope_of(question, spec)
+    scope = METHODS[type(spec)][question.method].scope
     if scope == "info":
         return _described(spec, stores)
     if scope == "key":
-        for store in stores:
-            found = _listed(question, getattr(store, question.method)(*question.arguments))
-            if found is not None and found != []:
-                return found
-        return _nothing(question, spec)
+        (store,) = stores
+        return found_in(store, question)
     results = (getattr(store, question.method)(*question.arguments) for store in stores)
     if scope == "sum":
         return sum(results)
     order = order_of(spec)
     return _listed(question, merge(*results, key=order, reverse=scope == "backwards"))
+
+
+def found_in(store: Any, question: Question) -> Any:
+    """Return what one task has for a question about one key; None or an empty list if it does not have the key."""
+    return _listed(question, getattr(store, question.method)(*question.arguments))
 
 
 def _described(spec: StoreSpec, stores: Iterable[Any]) -> dict[str, Any]:
@@ -99,18 +96,12 @@ def _described(spec: StoreSpec, stores: Iterable[Any]) -> dict[str, Any]:
     return facts
 
 
-def _nothing(question: Question, spec: StoreSpec) -> list[Any] | None:
-    """Return the answer when no task has the key."""
-    several = question.method in ("reverse_fetch", "find_sessions") or (
-        question.method == "fetch" and (isinstance(spec, SessionSpec) or len(question.arguments) > 2)
-    )
-    return [] if several else None
-
-
 def _listed(question: Question, result: Any) -> Any:
     """Return the result of a method as users see it, with its entries as a list."""
-    if not isinstance(result, Iterator):
-        return _shown(question, result)
+    if isinstance(result, ValueAndTimestamp):
+        return result if question.timestamps else result.value
+    if result is None or not isinstance(result, Iterator):
+        return result
     most = MOST_ENTRIES if question.limit is None else question.limit
     entries = [(key, _shown(question, value)) for key, value in islice(result, most)]
     if question.limit is None and next(result, None) is not None:

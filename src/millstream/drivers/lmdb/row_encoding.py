@@ -46,22 +46,19 @@ def stored_key(key: bytes) -> bytes:
 
 
 def stored_row(key: bytes, value: bytes, seed: int) -> tuple[bytes, bytes]:
+    """Return the stored form of a row.
+
+    Example:
+        >>> stored, data = stored_row(b"plum", b"85", 7)
+        >>> stored, data[:-CHECKSUM_BYTES], crc32(data, crc32(stored, 7)) == WHOLE
+        (b'kplum', b'85', True)
+    """
     if len(key) <= SHORT_BYTES:
         stored = PREFIX + key
     else:
         stored, rest = stored_key(key), key[SHORT_BYTES:]
         value = len(rest).to_bytes(_LENGTH_BYTES, "little") + rest + value
     return stored, value + crc32(value, crc32(stored, seed)).to_bytes(CHECKSUM_BYTES, "little")
-
-
-def whole_value(stored: bytes, data: bytes, seed: int) -> bytes | None:
-    """Return the stored value of a row without its checksum, or None if the checksum does not match.
-
-    Example:
-        >>> whole_value(b"kplum", stored_row(b"plum", b"85", 7)[1], 7), whole_value(b"kplum", b"85?!?!", 7)
-        (b'85', None)
-    """
-    return data[:-CHECKSUM_BYTES] if crc32(data, crc32(stored, seed)) == WHOLE else None
 
 
 def long_row(stored: bytes, value: bytes) -> tuple[bytes, bytes]:

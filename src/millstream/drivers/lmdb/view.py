@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
+from zlib import crc32
 
 import lmdb
 
@@ -18,6 +18,7 @@ from millstream.drivers.lmdb.row_encoding import (
     CHECKSUM_BYTES,
     DATA_FILE,
     LONGEST_SHORT,
+    PREFIX,
     SHORT_BYTES,
     WHOLE,
     long_row,
@@ -25,7 +26,6 @@ from millstream.drivers.lmdb.row_encoding import (
     not_below,
     seed_of,
     stored_key,
-    whole_value,
 )
 
 _KEY = itemgetter(0)
@@ -87,17 +87,18 @@ class LmdbReader:
         if not self._unchecked:
             self._unchecked = CHECKED_EVERY
             PAGES.trim()
-        stored = stored_key(key)
+        short = len(key) <= SHORT_BYTES
+        stored = PREFIX + key if short else stored_key(key)
         try:
             packed: bytes | None = self._get(stored, None, self._database)
         except BROKEN as error:
             raise self._damaged(str(error)) from error
         if packed is None:
             return None
-        value = whole_value(stored, packed, self._seed)
-        if value is None:
+        if crc32(packed, crc32(stored, self._seed)) != WHOLE:
             raise self._damaged()
-        return value if len(key) <= SHORT_BYTES else long_row(stored, value)[1]
+        value = packed[:-CHECKSUM_BYTES]
+        return value if short else long_row(stored, value)[1]
 
     def scan(
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
@@ -142,7 +143,7 @@ class LmdbReader:
 
     def _rows(self, stored: Iterator[tuple[bytes, bytes]], *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Decode stored rows in key order. Each run of long keys is sorted."""
-        seed, crc32 = self._seed, zlib.crc32
+        seed = self._seed
         run: list[tuple[bytes, bytes]] = []
         unchecked = CHECKED_EVERY
         for key, data in stored:

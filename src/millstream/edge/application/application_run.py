@@ -116,7 +116,7 @@ class ApplicationRun:
             self._running_session, resources.check_query_key, lambda: resources.copies().directory
         )
         self.answers = Answers(
-            application_id, Copies(resources.copies, hosts), self.reports, lambda: self.plan
+            application_id, Copies(resources.copies, hosts), self.reports, lambda: self.continues[0].plan
         )
         self.taps = TapBuffers(application_id, lambda: self.plan)
         self.draining = Draining(self.reports.left)

@@ -225,7 +225,7 @@ class RunningApplication:
 
         Source: ``org.apache.kafka.streams.KafkaStreams.store`` and ``query`` (KIP-67, KIP-796).
         """
-        return StoreReader(name, self.ask, timestamps=timestamps, max_lag=max_lag)
+        return StoreReader(name, self._run.answers.answer, timestamps=timestamps, max_lag=max_lag)
 
     def stores(self) -> Mapping[str, str]:
         """Return the queryable stores, with their kinds.

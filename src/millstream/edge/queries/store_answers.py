@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -18,8 +18,8 @@ from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
-from millstream.core.queries.argument_checks import check, key_of
-from millstream.core.queries.question import Answer, Question, answer_of, scope_of
+from millstream.core.queries.argument_checks import checked, key_of
+from millstream.core.queries.question import Answer, Question, answer_of, found_in
 from millstream.core.queries.text_questions import parsed, plain
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
@@ -55,6 +55,7 @@ class _Readable:
 
     Attributes:
         copies: By number of the task, in order; empty for a global store.
+        partitions: Number of partitions that the tasks divide, at least 1.
         complete: Whether all tasks of the plan have reported.
         furthest: Of a global store: how far its copies are filled. None for a store of tasks.
     """
@@ -64,6 +65,7 @@ class _Readable:
     part: SubTopology
     spec: StoreSpec
     copies: Mapping[int, _Copied]
+    partitions: int
     complete: bool
     batch: int
     offsets: Offsets
@@ -186,7 +188,10 @@ class Answers:
             furthest = furthest_of(part, self._reports.of_tasks())
         complete = self._reports.are_complete(plan)
         spec = part.stores[store]
-        return _Readable(plan, revision, part, spec, copies, complete, batch, offsets, lag, furthest)
+        partitions = max(len(copies) // part.ranges, 1)
+        return _Readable(
+            plan, revision, part, spec, copies, partitions, complete, batch, offsets, lag, furthest
+        )
 
     def _part_of(self, store: str, plan: Plan) -> SubTopology:
         parts = _parts(plan)
@@ -198,8 +203,7 @@ class Answers:
 
     def _answered(self, question: Question) -> Answer:
         store = self._readable(question.store)
-        check(question, store.spec)
-        scope = scope_of(question, store.spec)
+        scope = checked(question, store.spec).scope
         if store.furthest is not None:
             if scope == "key":
                 key_of(question, store.spec)  # refuses a key that does not fit
@@ -212,8 +216,8 @@ class Answers:
             raise StoreError(
                 f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
             )
-        of = _of_key if scope == "key" else _of_all
-        return Answer(of(question, store), store.batch, store.offsets, store.lag)
+        value = _of_key(question, store) if scope == "key" else _of_all(question, store)
+        return Answer(value, store.batch, store.offsets, store.lag)
 
 
 def _parts(plan: Plan) -> tuple[SubTopology, ...]:
@@ -223,19 +227,21 @@ def _parts(plan: Plan) -> tuple[SubTopology, ...]:
 
 def _of_key(question: Question, store: _Readable) -> Any:
     """Ask the key's task by the default partitioner, then all other tasks, until one has a value."""
-    value = None
-    for copy, report in _in_turn(store.copies, _task_of(key_of(question, store.spec), store)):
-        with copy.lock:
-            value = answer_of(question, store.spec, [copy.store(store.spec, report)])
-        if value is not None and value != []:
-            break
+    spec, first = store.spec, _task_of(key_of(question, store.spec), store)
+    value = _found(question, spec, store.copies[first]) if first in store.copies else None
+    if value is None or value == []:
+        for task, copied in store.copies.items():
+            if task != first:
+                value = _found(question, spec, copied)
+                if value is not None and value != []:
+                    break
     return value
 
 
-def _in_turn(copies: Mapping[int, _Copied], first: int) -> Iterator[_Copied]:
-    if first in copies:
-        yield copies[first]
-    yield from (copied for task, copied in copies.items() if task != first)
+def _found(question: Question, spec: StoreSpec, copied: _Copied) -> Any:
+    copy, report = copied
+    with copy.lock:
+        return found_in(copy.store(spec, report), question)
 
 
 def _of_all(question: Question, store: _Readable) -> Any:
@@ -250,5 +256,5 @@ def _of_all(question: Question, store: _Readable) -> Any:
 def _task_of(key: bytes, store: _Readable) -> int:
     """Return the number of a key's task by the default partitioner."""
     ranges = store.part.ranges
-    partition = partition_of(key, max(len(store.copies) // ranges, 1))
+    partition = partition_of(key, store.partitions)
     return partition if ranges == 1 else partition * ranges + range_of(key, ranges)

@@ -79,7 +79,10 @@ class StoreReader(Generic[K, V]):
 
         Source: ``ReadOnlyKeyValueStore.get``; ``VersionedKeyValueStore.get``.
         """
-        found: V | None = self.answer("get", *((key,) if as_of is None else (key, as_of))).value
+        arguments = (key,) if as_of is None else (key, as_of)
+        found: V | None = self._ask(
+            Question(self.name, "get", arguments, None, self._timestamps, self._max_lag)
+        ).value
         return found
 
     def range(
