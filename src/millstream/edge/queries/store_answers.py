@@ -232,9 +232,10 @@ def _of_key(question: Question, store: _Readable) -> Any:
     if value is None or value == []:
         for task, copied in store.copies.items():
             if task != first:
-                value = _found(question, spec, copied)
-                if value is not None and value != []:
-                    break
+                found = _found(question, spec, copied)
+                if found is not None and found != []:
+                    return found
+                value = found if value is None else value  # an empty list may be the value of the key
     return value
 
 

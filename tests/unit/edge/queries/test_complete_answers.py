@@ -83,6 +83,28 @@ def test_a_repeated_micro_batch_of_the_run_before_starts_only_some_tasks(shop: S
     assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
 
 
+def test_an_empty_list_is_a_value_and_not_a_missing_key(tmp_path: Path) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("carts", key=ms.serdes.string, value=ms.serdes.json).to_table(store="carts")
+    plan = builder.build().plan("shop")
+    spec = plan.subtopologies[0].stores["carts"]
+    reports, tasks = TaskReports(plan=plan), []
+    for number, (customer, cart) in enumerate({"ann": [], "bob": ["tea"], "cid": [], "dan": ["rum"]}.items()):
+        store = open_store(spec, MemoryStores())
+        store.put(customer, (cart, 0))
+        write_copy(str(tmp_path / f"0_{number}" / "lmdb"), store.drain().changes, FIRST)
+        tasks.append(TaskReport(f"0_{number}", state=StateReport(FIRST.version, FIRST.history, {})))
+    reports.planned({}, {})
+    reports.committed(7, tasks)
+    copies = Copies(lambda: CopiesSpec(str(tmp_path), {}, {"carts": "lmdb"}, 0), cast(StoreHosts, NoHosts()))
+    answers = Answers("shop", copies, reports, lambda: plan)
+    found = {
+        key: answers.answer(Question("carts", "get", (key,))).value for key in ("ann", "bob", "cid", "eve")
+    }
+    answers.close()
+    assert found == {"ann": [], "bob": ["tea"], "cid": [], "eve": None}
+
+
 def test_a_question_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_answers, "_WAIT_S", 30.0)
     shop.reports.committed(6, shop.of_tasks[:1])
