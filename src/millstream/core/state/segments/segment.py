@@ -23,6 +23,8 @@ from millstream.core.ports import StoreChange
 _FORMAT = 1
 _HEAD = struct.Struct("<IBI")
 _KEY = itemgetter(0)
+_DELETED = b"\xff" * 4
+"""The length of a value that is a deletion."""
 _DIGITS = tuple(map(str, range(1024)))
 """Common sizes as text. Converting each one would take longer than to cut the pieces."""
 
@@ -49,27 +51,38 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
             f"the log was written by a newer Millstream: {where} has format {version}, and this version reads format "
             f"{_FORMAT}; upgrade this installation"
         )
-    sizes = array("i")
-    sizes.frombytes(data[_HEAD.size : _HEAD.size + 8 * count])
-    if sys.byteorder == "big":
-        sizes.byteswap()
-    start = _HEAD.size + 8 * count
-    key_sizes, value_sizes = sizes[:count], sizes[count:]
-    keys = _cut(data, key_sizes, start)
-    start += sum(key_sizes)
-    if not count or min(value_sizes) >= 0:
-        return list(zip(keys, _cut(data, value_sizes, start)))
-    values = _cut(data, [max(size, 0) for size in value_sizes], start)
+    middle, start = _HEAD.size + 4 * count, _HEAD.size + 8 * count
+    keys, start = _cut(data, _sizes(data[_HEAD.size : middle]), start)
+    encoded_sizes = data[middle : middle + 4 * count]
+    value_sizes = _sizes(encoded_sizes)
+    # Four bytes 255, wherever they begin, have the last byte of a size among them, and only a negative size ends with 255.
+    if _DELETED not in encoded_sizes:
+        return list(zip(keys, _cut(data, value_sizes, start)[0]))
+    values, _ = _cut(data, array("i", [max(size, 0) for size in value_sizes]), start)
     return [(key, None if size < 0 else value) for key, size, value in zip(keys, value_sizes, values)]
 
 
-def _cut(data: bytes, sizes: Sequence[int], start: int) -> tuple[bytes, ...]:
-    """Split bytes into pieces of the given sizes. One call to struct takes less time than separate slices."""
+def _sizes(encoded: bytes) -> array[int]:
+    sizes = array("i")
+    sizes.frombytes(encoded)
+    if sys.byteorder == "big":
+        sizes.byteswap()
+    return sizes
+
+
+def _cut(data: bytes, sizes: array[int], start: int) -> tuple[tuple[bytes, ...], int]:
+    """Split bytes into pieces of the given sizes; return them, and where they end.
+
+    One call to struct takes less time than separate slices. Often all sizes are the same, such as those of numbers.
+    """
+    if sizes.tobytes() == sizes[:1].tobytes() * len(sizes):
+        size = sizes[0] if sizes else 0
+        return struct.unpack_from(f"{size}s" * len(sizes), data, start), start + size * len(sizes)
     try:
         layout = "s".join(map(_DIGITS.__getitem__, sizes))
     except IndexError:
         layout = "s".join(map(str, sizes))
-    return struct.unpack_from(f"{layout}s" if layout else "", data, start)
+    return struct.unpack_from(f"{layout}s", data, start), start + sum(sizes)
 
 
 def merge(segments: Iterable[Sequence[StoreChange]]) -> list[StoreChange]:
