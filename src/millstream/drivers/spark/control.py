@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import secrets
 import socket
 import struct
@@ -58,7 +59,7 @@ class ControlAddress:
             idle = _IDLE.setdefault(self, [])
             try:
                 connection = self._connection(idle)
-                connection.send((question, data))
+                _send(connection, (question, data))
                 answer, error = connection.recv()
             except (OSError, EOFError):
                 idle.clear()
@@ -151,7 +152,12 @@ class ControlServer:
                 answer = (self._handler(question, data), None)
             except Exception as error:
                 answer = (None, error)
-            connection.send(answer)
+            _send(connection, answer)
+
+
+def _send(connection: Connection[Any, Any], message: object) -> None:
+    """Send plain data. ``Connection.send`` would take two to three times the time, because it can also send connections and locks."""
+    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
 def _limit(connected: socket.socket, seconds: int) -> None:

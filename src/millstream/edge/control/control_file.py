@@ -59,22 +59,22 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
     Raises:
         ControlError: If the application does not run on this host under this user.
     """
-    file = home / _FILE
+    file = f"{home}/{_FILE}"
     try:
-        state = file.stat()
+        state = os.stat(file)
         address, pid, host = _content(file, state.st_ino, state.st_mtime_ns)
     except FileNotFoundError:
         raise ControlError(
-            f"application {application_id!r} is not running with this state directory: there is no {str(file)!r}. Start it, or "
+            f"application {application_id!r} is not running with this state directory: there is no {file!r}. Start it, or "
             "pass the application's --state-dir"
         ) from None
     except PermissionError:
         raise ControlError(
-            f"{str(file)!r} may not be read by this user; run commands as the user who runs application {application_id!r}"
+            f"{file!r} may not be read by this user; run commands as the user who runs application {application_id!r}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ControlError(
-            f"{str(file)!r} cannot be read ({error!r}); start application {application_id!r} again, which overwrites it"
+            f"{file!r} cannot be read ({error!r}); start application {application_id!r} again, which overwrites it"
         ) from None
     if host != socket.gethostname():
         raise ControlError(
@@ -86,9 +86,9 @@ def read_control_file(home: Path, application_id: str) -> ControlAddress:
 
 
 @lru_cache
-def _content(file: Path, inode: int, mtime_ns: int) -> tuple[ControlAddress, int, str]:
+def _content(file: str, inode: int, mtime_ns: int) -> tuple[ControlAddress, int, str]:
     """Return the address, the process id and the host in a control file. A new content is always a new file."""
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = json.loads(Path(file).read_text(encoding="utf-8"))
     return ControlAddress(found["socket"], bytes.fromhex(found["key"])), int(found["pid"]), found["on"]
 
 
