@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,10 @@ from millstream.drivers.directory import (
 from millstream.drivers.lmdb.pages import CHECKED_EVERY, PAGES
 from millstream.drivers.lmdb.row_encoding import (
     DATA_FILE,
-    LONGEST_SHORT,
     seed_of,
     stored_key,
     stored_row,
+    stored_rows,
 )
 from millstream.drivers.lmdb.verify import DamagedFileError, verify
 from millstream.drivers.lmdb.view import BROKEN, LmdbReader, LmdbView
@@ -50,7 +49,6 @@ _META = "/version"  # no store can have this name
 _VERSION = b"version"
 _MAP_SIZE = 64 << 30
 _MAX_STORES = 1024
-_KEY = itemgetter(0)
 _DATA_FILES, _LOCK = "data*.mdb", f"{DATA_FILE}-lock"
 _VERIFIED = "verified"
 """File that names the run that has verified the data file, and the data file's inode. A truncated file is ignored."""
@@ -319,15 +317,15 @@ def _reserve(lock: Path) -> None:
 
 def _put(transaction: Any, database: Any, ordered: list[StoreChange], seed: int) -> None:
     """Write changes of a store in key order. Changes after the last key are appended, at half the cost."""
-    entries = [stored_row(key, value, seed) for key, value in ordered if value is not None]
+    entries = stored_rows(ordered, seed)
     if entries:
-        if max(map(len, map(_KEY, entries))) > LONGEST_SHORT:
-            entries.sort()
         cursor = transaction.cursor(db=database)
-        behind = not cursor.last() or cursor.key() < entries[0][0]
-        for start in range(0, len(entries), CHECKED_EVERY):
-            cursor.putmulti(entries[start : start + CHECKED_EVERY], append=behind)
-            PAGES.trim()
+        if not cursor.last() or cursor.key() < entries[0][0]:
+            cursor.putmulti(entries, append=True)  # maps no pages but those of the last key
+        else:
+            for start in range(0, len(entries), CHECKED_EVERY):
+                cursor.putmulti(entries[start : start + CHECKED_EVERY])
+                PAGES.trim()
     if len(entries) < len(ordered):
         gone = [stored_key(key) for key, value in ordered if value is None]
         for count, key in enumerate(gone, 1):

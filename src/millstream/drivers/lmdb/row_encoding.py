@@ -15,9 +15,14 @@ The CRC-32 of any data followed by its own CRC-32 is a constant, so a row is che
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
+from operator import itemgetter
+from struct import Struct
 from typing import Final
 from zlib import crc32
+
+from millstream.core.ports import StoreChange
 
 PREFIX: Final = b"k"
 SHORT_BYTES: Final = 470
@@ -27,6 +32,8 @@ WHOLE: Final = 0x2144DF1C
 DATA_FILE: Final = "data-3.mdb"
 """The number is the format version. A copy in another format is rebuilt."""
 
+_KEY: Final = itemgetter(0)
+_checksum: Final = Struct("<I").pack
 LONGEST_SHORT: Final = len(PREFIX) + SHORT_BYTES
 _DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
@@ -58,7 +65,19 @@ def stored_row(key: bytes, value: bytes, seed: int) -> tuple[bytes, bytes]:
     else:
         stored, rest = stored_key(key), key[SHORT_BYTES:]
         value = len(rest).to_bytes(_LENGTH_BYTES, "little") + rest + value
-    return stored, value + crc32(value, crc32(stored, seed)).to_bytes(CHECKSUM_BYTES, "little")
+    return stored, value + _checksum(crc32(value, crc32(stored, seed)))
+
+
+def stored_rows(changes: Sequence[StoreChange], seed: int) -> list[tuple[bytes, bytes]]:
+    """Return the rows of changes that are sorted by key, in the order of their stored keys. Deletions are left out."""
+    if max(map(len, map(_KEY, changes)), default=0) > SHORT_BYTES:
+        return sorted(stored_row(key, value, seed) for key, value in changes if value is not None)
+    # The same as stored_row for short keys, because a call per row would take a tenth of the time of a restore.
+    return [
+        (stored := PREFIX + key, value + _checksum(crc32(value, crc32(stored, seed))))
+        for key, value in changes
+        if value is not None
+    ]
 
 
 def long_row(stored: bytes, value: bytes) -> tuple[bytes, bytes]:
