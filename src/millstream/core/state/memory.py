@@ -100,8 +100,11 @@ class MemoryStore:
         elif removed:
             self._keys = sorted(self._values)
         else:
+            added.sort()
+            behind = not self._keys or self._keys[-1] < added[0]
             self._keys.extend(added)
-            self._keys.sort()
+            if not behind:  # a restore adds keys in order
+                self._keys.sort()
 
 
 NOTHING: Final = MemoryStore()

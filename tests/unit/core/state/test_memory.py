@@ -10,3 +10,11 @@ def test_a_scan_is_of_the_content_when_it_began() -> None:
     store.apply([(b"a", None), (b"c", b"3")])
     assert list(scan) == [(b"a", b"1"), (b"b", b"2")]
     assert list(store.scan(None, None, reverse=True)) == [(b"c", b"3"), (b"b", b"2")]
+
+
+def test_many_changes_behind_and_between_the_keys_are_in_order() -> None:
+    store = MemoryStore()
+    for numbers in (range(100, 200), range(299, 199, -1), range(0, 400, 2)):
+        store.apply([(b"%04d" % number, b"") for number in numbers])
+    keys = [key for key, _ in store.scan(None, None)]
+    assert keys == [b"%04d" % number for number in sorted({*range(100, 300), *range(0, 400, 2)})]

@@ -16,6 +16,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import StoreChange
@@ -41,8 +42,22 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
     return struct.pack("<I", zlib.crc32(rest)) + rest
 
 
-def decode(data: bytes, where: str) -> list[StoreChange]:
-    """Decode a segment; ``where`` names it in errors."""
+class Layout(NamedTuple):
+    """Where the keys and values of a segment are.
+
+    Attributes:
+        key_sizes: Lengths of the keys.
+        value_sizes: Lengths of the values, -1 for a deletion.
+        start: Position of the first key. The keys follow each other, and then the values.
+    """
+
+    key_sizes: array[int]
+    value_sizes: array[int]
+    start: int
+
+
+def layout(data: bytes, where: str) -> Layout:
+    """Verify a segment and return its layout; ``where`` names it in errors."""
     if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
         raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
     _, version, count = _HEAD.unpack_from(data)
@@ -51,12 +66,17 @@ def decode(data: bytes, where: str) -> list[StoreChange]:
             f"the log was written by a newer Millstream: {where} has format {version}, and this version reads format "
             f"{_FORMAT}; upgrade this installation"
         )
-    middle, start = _HEAD.size + 4 * count, _HEAD.size + 8 * count
-    keys, start = _cut(data, _sizes(data[_HEAD.size : middle]), start)
-    encoded_sizes = data[middle : middle + 4 * count]
-    value_sizes = _sizes(encoded_sizes)
+    start = _HEAD.size + 8 * count
+    sizes = _sizes(data[_HEAD.size : start])
+    return Layout(sizes[:count], sizes[count:], start)
+
+
+def decode(data: bytes, where: str) -> list[StoreChange]:
+    """Decode a segment; ``where`` names it in errors."""
+    key_sizes, value_sizes, start = layout(data, where)
+    keys, start = _cut(data, key_sizes, start)
     # Four bytes 255, wherever they begin, have the last byte of a size among them, and only a negative size ends with 255.
-    if _DELETED not in encoded_sizes:
+    if _DELETED not in value_sizes.tobytes():
         return list(zip(keys, _cut(data, value_sizes, start)[0]))
     values, _ = _cut(data, array("i", [max(size, 0) for size in value_sizes]), start)
     return [(key, None if size < 0 else value) for key, size, value in zip(keys, value_sizes, values)]

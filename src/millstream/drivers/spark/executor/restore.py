@@ -11,14 +11,14 @@ the files in order. A checksum assigns keys to key groups, so the keys of one se
 
 from __future__ import annotations
 
-import marshal
 import tempfile
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import IO, Final
+
+import pyarrow as pa
 
 from millstream.core.ports import RESTORING, LocalCopy, StoreChange, Version
 from millstream.core.state.segments.key_groups import KeyGroup
@@ -30,15 +30,17 @@ from millstream.drivers.spark.executor.restore_progress import (
     StoreProgress,
     log_progress,
 )
+from millstream.drivers.spark.executor.segment_columns import SCHEMA, bounds_of, divided, newest
 
 Needed = list[tuple[KeyGroup, Segment]]
-ReadSegment = Callable[[KeyGroup, Segment], list[StoreChange]]
+ReadSegment = Callable[[KeyGroup, Segment], pa.Table]
 
-_ENTRY_BYTES: Final = 350
-"""Memory overhead of a record: two byte strings, twice, a tuple and a dict entry."""
+_COPIES: Final = 2
+"""How often a record is in memory: as it was read, and in key order."""
+_ENTRY_BYTES: Final = 16
+"""Memory overhead of a record: its place in the order, and a few bits of whether its key is repeated."""
 _SHARE: Final = 1 / 4
 """The fraction of the memory that records in transit may use. The copy uses the rest."""
-_LENGTH_BYTES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,21 @@ class Restore:
         largest = max(segments, key=lambda item: item[1].size)
         sample = self._read(*largest)
         planned = _memory(sample) * sum(segment.size for _, segment in segments) // max(largest[1].size, 1)
-        parts = -(-planned // int(self._settings.memory_bytes * _SHARE))
+        room = int(self._settings.memory_bytes * _SHARE)
+        parts = -(-planned // room)
         progress = StoreProgress(
             replace(begin, total=sum(segment.changes for _, segment in segments)), self._settings.listener
         )
         runs = (sample if item == largest else self._read(*item) for item in segments)
         with ExitStack() as files:
             ranges = [_KeyRange(self._file(files) if parts > 1 else None) for _ in range(max(parts, 1))]
-            for records in _distributed(runs, ranges, _bounds(sample, parts)):
+            for records in _distributed(runs, ranges, bounds_of(sample, parts), room):
                 progress.advance(records / 2)
             for key_range in ranges:
-                copy.apply({store: key_range.taken()}, unfinished)
+                for changes in key_range.taken():
+                    copy.apply({store: changes}, unfinished)
                 progress.advance(key_range.records / 2)
+                pa.default_memory_pool().release_unused()
         count = sum(key_range.records for key_range in ranges)
         progress.finish(count)
         return count
@@ -125,46 +130,54 @@ class _KeyRange:
     def __init__(self, file: IO[bytes] | None) -> None:
         self.records = 0
         self._file = file
-        self._newest: dict[bytes, bytes | None] = {}
+        self._writer = None if file is None else pa.ipc.new_stream(file, SCHEMA)
+        self._runs: list[pa.Table] = []
 
-    def add(self, run: list[StoreChange]) -> None:
+    def add(self, run: pa.Table) -> None:
         self.records += len(run)
-        if self._file is None:
-            self._newest.update(run)
-        elif run:
-            data = marshal.dumps(run)
-            self._file.write(len(data).to_bytes(_LENGTH_BYTES, "little"))
-            self._file.write(data)
+        self._runs.append(run)
 
-    def taken(self) -> list[StoreChange]:
-        """Return the newest change of each key and clear the range."""
-        newest, self._newest = self._newest, {}
-        if self._file is not None:
+    def save(self) -> None:
+        """Move the runs in memory to the file, as one run because each takes a message of its own."""
+        if self._writer is not None and self._runs:
+            self._writer.write_table(pa.concat_tables(self._runs).combine_chunks())
+            self._runs.clear()
+
+    def taken(self) -> Iterator[list[StoreChange]]:
+        """Return the newest change of each key, in key order and in parts, and clear the range."""
+        runs, self._runs = self._runs, []
+        if self._file is not None and self._writer is not None:
+            self._writer.close()
             self._file.seek(0)
-            while size := int.from_bytes(self._file.read(_LENGTH_BYTES), "little"):
-                newest.update(marshal.loads(self._file.read(size)))
+            runs = [pa.ipc.open_stream(self._file).read_all()]
             self._file.close()
-        return list(newest.items())
+        return newest(runs)
 
 
 def _distributed(
-    runs: Iterable[list[StoreChange]], ranges: list[_KeyRange], bounds: list[bytes]
+    runs: Iterable[pa.Table], ranges: list[_KeyRange], bounds: list[bytes], room: int
 ) -> Iterator[int]:
     """Distribute runs over key ranges and yield the size of each run. The first range ends at the first bound."""
+    waiting = 0
     for run in runs:
-        starts = [0, *(bisect_left(run, (bound,)) for bound in bounds), len(run)]
-        for key_range, start, end in zip(ranges, starts, starts[1:]):
-            key_range.add(run if end - start == len(run) else run[start:end])
+        for key_range, part in zip(ranges, divided(run, bounds)):
+            key_range.add(part)
+        waiting += run.nbytes
+        if waiting > room / _COPIES:
+            _save(ranges)
+            waiting = 0
         yield len(run)
+    _save(ranges)
 
 
-def _bounds(sample: list[StoreChange], parts: int) -> list[bytes]:
-    """Return the keys that divide a store into parts of similar size."""
-    return [sample[len(sample) * n // parts][0] for n in range(1, parts)]
+def _save(ranges: list[_KeyRange]) -> None:
+    for key_range in ranges:
+        key_range.save()
 
 
-def _memory(records: list[StoreChange]) -> int:
-    return sum(_ENTRY_BYTES + len(key) + len(value or b"") for key, value in records)
+def _memory(records: pa.Table) -> int:
+    memory: int = _COPIES * records.nbytes + _ENTRY_BYTES * len(records)
+    return memory
 
 
 def _with_parked(manifest: Manifest, copy: LocalCopy, current: Version | None) -> Version | None:

@@ -31,6 +31,7 @@ from millstream.core.state.segments.log import (
     without_stores,
 )
 from millstream.drivers.spark.executor.restore import Restore, RestoreSettings
+from millstream.drivers.spark.executor.segment_columns import columns_of
 from millstream.drivers.spark.share_files import MANIFEST
 
 _CODEC: Final = "zstd"
@@ -62,7 +63,7 @@ class StateLog:
 
     def restore(self, manifest: Manifest, copy: LocalCopy) -> int:
         """Bring a local copy up to the committed manifest. The manifest is restricted to the stores of the copy."""
-        return Restore(str(self._task), self._get, self._settings).bring_up(manifest, copy)
+        return Restore(str(self._task), self._read, self._settings).bring_up(manifest, copy)
 
     def take_share(self, manifest: Manifest, share: Iterable[tuple[int, bytes]]) -> bytes | None:
         """Replace the whole log with a share of divided state.
@@ -179,6 +180,13 @@ class StateLog:
         self._segments.updateValue((segment.sequence,), (data,))
 
     def _get(self, group: KeyGroup, segment: Segment) -> list[StoreChange]:
+        return codec.decode(*self._stored(group, segment))
+
+    def _read(self, group: KeyGroup, segment: Segment) -> pa.Table:
+        return columns_of(*self._stored(group, segment))
+
+    def _stored(self, group: KeyGroup, segment: Segment) -> tuple[bytes, str]:
+        """Return a segment, and its name in errors."""
         store, number = group
         where = f"segment {segment.sequence} of store {store!r}, key group {number}, task {self._task}"
         stored = self._segments.getValue((segment.sequence,))
@@ -187,7 +195,7 @@ class StateLog:
                 f"the log is damaged: {where} is missing from the checkpoint. Restore the checkpoint from a backup, or "
                 "start over with another checkpoint_location"
             )
-        return codec.decode(unpacked(bytes(stored[0]), where), where)
+        return unpacked(bytes(stored[0]), where), where
 
 
 def packed(data: bytes) -> bytes:

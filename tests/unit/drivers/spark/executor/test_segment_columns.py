@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from millstream.core.model.errors import StoreError
+from millstream.core.ports import StoreChange
+from millstream.core.state.segments import segment
+from millstream.drivers.spark.executor.segment_columns import bounds_of, columns_of, divided, newest
+
+OLD: list[StoreChange] = [(b"", b""), (b"a", b"1"), (b"b", None), (b"c" * 600, b"x" * 70_000), (b"d", b"2")]
+NEW: list[StoreChange] = [(b"a", None), (b"b", b"3"), (b"bb", b""), (b"c" * 600, b"4")]
+
+
+def run_of(changes: list[StoreChange]) -> object:
+    return columns_of(segment.encode(changes), "here")
+
+
+def listed(*runs: object) -> list[StoreChange]:
+    return [change for part in newest(list(runs)) for change in part]
+
+
+@pytest.mark.parametrize("changes", [OLD, NEW, []])
+def test_columns_have_what_a_segment_has(changes: list[StoreChange]) -> None:
+    assert listed(run_of(changes)) == changes
+
+
+def test_of_a_repeated_key_the_newest_change_remains() -> None:
+    assert listed(run_of(OLD), run_of(NEW)) == sorted({**dict(OLD), **dict(NEW)}.items())
+    assert listed(run_of(NEW), run_of(OLD)) == sorted({**dict(NEW), **dict(OLD)}.items())
+    assert listed(*[run_of([(b"a", b"%d" % number)]) for number in range(100)]) == [(b"a", b"99")]
+
+
+def test_nothing_has_no_parts() -> None:
+    assert list(newest([])) == []
+    assert list(newest([run_of([])])) == []
+
+
+def test_parts_are_small_and_in_key_order() -> None:
+    changes: list[StoreChange] = [(b"%06d" % number, b"%d" % number) for number in range(20_000)]
+    parts = list(newest([run_of(changes[1::2]), run_of(changes[::2])]))
+    assert [change for part in parts for change in part] == changes
+    assert max(map(len, parts)) < len(changes) / 4
+
+
+def test_is_divided_at_the_bounds() -> None:
+    run = run_of(OLD)
+    assert [listed(part) for part in divided(run, [b"b", b"bb", b"z"])] == [OLD[:2], OLD[2:3], OLD[3:], []]
+    assert divided(run, []) == [run]
+    assert bounds_of(run, 5) == [key for key, _ in OLD[1:]]
+    assert bounds_of(run, 1) == []
+
+
+def test_a_damaged_segment_is_found() -> None:
+    data = bytearray(segment.encode(OLD))
+    data[-1] ^= 1
+    with pytest.raises(StoreError, match=r"segment 7 of .* bytes does not match its checksum"):
+        columns_of(bytes(data), "segment 7")
