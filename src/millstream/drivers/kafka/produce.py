@@ -8,10 +8,12 @@ librdkafka interprets the timestamp 0 as "now", so a record with timestamp 0 is 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import islice, repeat, starmap
+from operator import length_hint
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -62,24 +64,31 @@ def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
     Raises:
         KafkaException: If a record is refused, now or since the last call. ``failures`` contains the details.
     """
-    produce, poll = failing.producer.produce, failing.producer.poll
     partitions = repeat(-1) if records.partitions is None else records.partitions
-    headers = _headers(records)
-    rows = zip(records.keys, records.values, records.timestamps, partitions, headers)
-    for count, (key, value, timestamp, partition, header) in enumerate(rows):
-        while True:
-            try:
-                produce(topic, value, key, partition, None, None, timestamp or 1, header)
-                break
-            except BufferError:
-                poll(_FULL_WAIT_S)
-                failing.check()
-            except KafkaException as error:
-                failing.failures.insert(0, (error.args[0], topic, partition))
-                raise
-        if count % _POLL_EVERY == 0:
-            poll(0)
+    nothing: Iterable[None] = repeat(None)  # no callback, by both of its names
+    times = records.timestamps if all(records.timestamps) else [time or 1 for time in records.timestamps]
+    columns = (repeat(topic), records.values, records.keys, partitions, nothing, nothing, times)
+    rows = zip(*columns, _headers(records))
+    while some := list(islice(rows, _POLL_EVERY)):
+        while some := _queued(failing, some):
+            failing.producer.poll(_FULL_WAIT_S)
+            failing.check()
+        failing.producer.poll(0)
     failing.check()
+
+
+def _queued(failing: FailingProducer, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Queue records, given as arguments of the producer. Return those for which the queue has no room."""
+    waiting = iter(rows)
+    try:
+        deque(starmap(failing.producer.produce, waiting), maxlen=0)  # a loop without bytecode
+        return []
+    except BufferError:
+        return rows[-length_hint(waiting) - 1 :]
+    except KafkaException as error:
+        topic, _, _, partition, *_ = rows[-length_hint(waiting) - 1]
+        failing.failures.insert(0, (error.args[0], topic, partition))
+        raise
 
 
 def _headers(records: Records) -> Iterable[Any]:

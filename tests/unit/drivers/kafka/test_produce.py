@@ -35,6 +35,25 @@ class Producing:
         pass
 
 
+class Crowded(Producing):
+    """A producer whose queue has room for five records between two polls, and that refuses an empty value."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.room = 5
+
+    def produce(self, topic: str, value: Any, *rest: Any) -> None:
+        if not self.room:
+            raise BufferError
+        if not value:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        self.room -= 1
+        self.sent.append((value, *rest))
+
+    def poll(self, timeout: float) -> None:
+        self.room = 5
+
+
 def test_a_producer_with_a_fatal_error_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Producing, "made", [], raising=False)
     monkeypatch.setattr(produce, "Producer", Producing)
@@ -43,3 +62,26 @@ def test_a_producer_with_a_fatal_error_is_replaced(monkeypatch: pytest.MonkeyPat
         sender.publish("out", Records([b"k"], [b"v"], [1]))
     sender.publish("out", Records([b"k"], [b"v"], [1]))
     assert [producer.sent for producer in Producing.made] == [[], [b"v"]]
+
+
+def test_a_full_queue_neither_loses_nor_repeats_nor_reorders_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Producing, "made", [], raising=False)
+    monkeypatch.setattr(produce, "Producer", Crowded)
+    keys: list[bytes | None] = [b"%d" % number for number in range(10_000)]
+    records = Records(keys, keys, [*range(10_000)], partitions=[number % 7 for number in range(10_000)])
+    KafkaSender({"bootstrap.servers": "crowded:1"}).publish("out", records)
+    [producer] = Producing.made
+    assert producer.sent == [
+        (b"%d" % number, b"%d" % number, number % 7, None, None, number or 1, None)
+        for number in range(10_000)
+    ]
+
+
+def test_a_refused_record_is_named_with_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Producing, "made", [], raising=False)
+    monkeypatch.setattr(produce, "Producer", Crowded)
+    records = Records([None] * 12, [b"v"] * 8 + [b""] + [b"v"] * 3, [1] * 12, partitions=[*range(12)])
+    with pytest.raises(
+        MillstreamError, match=r"topic 'out' was not accepted \(stage 'produce', partition 8,"
+    ):
+        KafkaSender({"bootstrap.servers": "refusing:1"}).publish("out", records)
