@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -150,28 +151,30 @@ class KafkaFetcher:
 
     def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
         position, patience, checked = planned.start, Patience(self.patience_s), False
-        waiting: deque[Any] = deque()
+        waiting: list[Any] = []
         while position < planned.end:
-            messages = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
+            messages: list[Any] = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
             if not messages:
                 self._check_patience(planned, position, patience)
                 if not checked and patience.waited_s > _QUIET_S:
                     checked, position = True, self._past_end(planned, position)
                 continue
             patience.restart()
-            if any((error := message.error()) is not None and error.code() in _GONE for message in messages):
+            events = [message for message in messages if message.error() is not None]
+            if any(event.error().code() in _GONE for event in events):
                 position = self._past_lost(consumer, planned, position)
                 continue
-            good, reached = self._sorted_out(messages, planned, position)
+            good, reached = self._sorted_out(messages, events, planned, position)
             position = max(position, reached)
-            waiting.extend(good)
-            yield from _complete(waiting, planned.start, position)
-        yield from _columns(list(waiting))
+            waiting += good
+            yield from chain.from_iterable(map(_columns, _complete(waiting, planned.start, position)))
+        yield from _columns(waiting)
 
-    def _sorted_out(self, messages: list[Any], planned: OffsetRange, position: int) -> tuple[list[Any], int]:
+    def _sorted_out(
+        self, messages: list[Any], events: list[Any], planned: OffsetRange, position: int
+    ) -> tuple[list[Any], int]:
         """Return the records of the range without events, and the position after them."""
         reached = messages[-1].offset() + 1
-        events = [message for message in messages if message.error() is not None]
         if events:
             messages = [message for message in messages if message.error() is None]
             ends = [e.offset() for e in events if e.error().code() == KafkaError._PARTITION_EOF]
@@ -224,19 +227,20 @@ class KafkaFetcher:
         return str(self.settings.get("bootstrap.servers"))
 
 
-def _complete(waiting: deque[Any], start: int, position: int) -> Iterator[Records]:
-    """Yield the complete chunks.
+def _complete(waiting: list[Any], start: int, position: int) -> Iterator[list[Any]]:
+    """Remove the complete chunks from the list and yield them.
 
     Chunks end at fixed offsets, so that a repeated read of a range yields the same chunks. Spark compares the shuffle output of a
     repeated task with the first output, and fails the micro-batch if they differ.
     """
     now = (position - start) // _CHUNK_RECORDS
     while waiting and (chunk := (waiting[0].offset() - start) // _CHUNK_RECORDS) < now:
-        cut = start + (chunk + 1) * _CHUNK_RECORDS
-        taken = []
-        while waiting and waiting[0].offset() < cut:
-            taken.append(waiting.popleft())
-        yield from _columns(taken)
+        count = bisect_left(
+            waiting, start + (chunk + 1) * _CHUNK_RECORDS, key=lambda message: message.offset()
+        )
+        taken = waiting[:count]
+        del waiting[:count]
+        yield taken
 
 
 def _columns(messages: list[Any]) -> Iterator[Records]:
