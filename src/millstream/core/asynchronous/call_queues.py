@@ -43,6 +43,9 @@ class RunQueue:
     def __len__(self) -> int:
         return len(self._new) + len(self._due)
 
+    def __bool__(self) -> bool:
+        return bool(self._new or self._due)
+
     def __iter__(self) -> Iterator[WaitingCall]:
         yield from self._due
         yield from self._new
@@ -86,10 +89,8 @@ class KeyQueues:
         self._limit = 1 if self.serial else calls.max_in_flight_per_key
         self._queues: dict[Hashable, _KeyQueue] = {}
         self._blocked: dict[Hashable, Ticket] = {}
-
-    @property
-    def size(self) -> int:
-        return sum(len(queue.waiting) for queue in self._queues.values())
+        self.size = 0
+        """The number of waiting calls."""
 
     def limits(self, call: Call) -> bool:
         """Return True if a limit applies to the call's key."""
@@ -113,6 +114,7 @@ class KeyQueues:
             queue.running += 1
             return True
         queue.waiting.append((call, now_ms))
+        self.size += 1
         return False
 
     def waiting_behind(self, call: Call) -> int:
@@ -125,6 +127,7 @@ class KeyQueues:
             queue = self._queues[call.queue_key]
             while limit > 0 and queue.waiting and queue.waiting[0][0].due_ms <= now_ms:
                 limit -= 1
+                self.size -= 1
                 queue.running += 1
                 yield queue.waiting.popleft()[0]
 
@@ -142,23 +145,27 @@ class KeyQueues:
             first = self._blocked.get(key, call.ticket)
             self._blocked[key] = min(first, call.ticket, key=lambda ticket: ticket.number)
         returned: list[Ticket] = []
-        if key in self._blocked:
+        if self._blocked and key in self._blocked:
             returned = [behind.ticket for behind, _ in queue.waiting]
             queue.waiting.clear()
         runs: list[WaitingCall] = []
         while queue.waiting and queue.running < self._limit:
             queue.running += 1
             runs.append(queue.waiting.popleft())
+        self.size -= len(returned) + len(runs)
         if not queue.running:
             del self._queues[key]
         return returned, runs
 
     def drop(self, tickets: Collection[Ticket]) -> None:
         for queue in self._queues.values():
-            drop(queue.waiting, tickets)
+            self.size -= len(drop(queue.waiting, tickets))
 
-    def unblock(self, tickets: Collection[Ticket]) -> None:
-        for key in [key for key, ticket in self._blocked.items() if ticket in tickets]:
+    def unblock(self, tickets: Iterable[Ticket]) -> None:
+        if not self._blocked:  # almost always, and there may be tens of thousands of tickets
+            return
+        unblocking = frozenset(tickets)
+        for key in [key for key, ticket in self._blocked.items() if ticket in unblocking]:
             del self._blocked[key]
 
 

@@ -15,7 +15,7 @@ the same rules apply in both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final
@@ -55,6 +55,7 @@ class Dispatcher:
     def __init__(self, calls: Calls, seed: str = "", numbers: Iterator[int] | None = None) -> None:
         self._calls = calls
         self._seed = seed
+        self._most = calls.batch_records
         self._run_queue = RunQueue()
         self._early: list[tuple[int, int, Call]] = []
         """Calls that are not due yet: a heap of due time, unique number and call."""
@@ -101,12 +102,13 @@ class Dispatcher:
         starts: list[Start] = []
         while queue and len(self._running) < self._calls.max_in_flight:
             call = queue.first[0]
-            too_late = past_deadline(self._calls, call, now_ms)
-            if too_late is not None:
-                queue.take()
-                self._settle(call, too_late)
-                continue
-            if self._next_by_rate(now_ms) > now_ms:
+            if call.begun_ms is not None:
+                too_late = past_deadline(self._calls, call, now_ms)
+                if too_late is not None:
+                    queue.take()
+                    self._settle(call, too_late)
+                    continue
+            if self._rate is not None and self._rate.next_ms(now_ms) > now_ms:
                 break
             if not self._endpoints.allows(call, now_ms):
                 self._endpoints.wait(queue.take())
@@ -155,7 +157,7 @@ class Dispatcher:
         for call in dropped:
             self._leave(call, None)
 
-    def unblock(self, tickets: Collection[Ticket]) -> None:
+    def unblock(self, tickets: Iterable[Ticket]) -> None:
         """Unblock the keys of waiting records. The task keeps the order from now on.
 
         The waiting record may never return: by then, another async worker may have it.
@@ -219,14 +221,9 @@ class Dispatcher:
     # Beginning.
 
     def _begin(self, now_ms: int) -> Start:
-        calls: list[Call] = []
-        most = self._calls.batch_records
-        while self._run_queue and len(calls) < most:
-            call, _ = self._run_queue.take()
-            calls.append(call)
-            calls += self._key_queues.take_behind(call, most - len(calls), now_ms)
+        calls = self._take_batch(now_ms)
         number, deadline_ms = next(self._numbers), self._deadline(calls, now_ms)
-        start = Start(number, tuple(calls), now_ms, deadline_ms, self._calls.batch is not None)
+        start = Start(number, calls, now_ms, deadline_ms, self._calls.batch is not None)
         self._running[number] = start
         if start.deadline_ms is not None:
             heappush(self._deadlines, (start.deadline_ms, start.number))
@@ -234,6 +231,17 @@ class Dispatcher:
             self._rate.take(now_ms)
         self._endpoints.began(calls[0].endpoint)
         return start
+
+    def _take_batch(self, now_ms: int) -> tuple[Call, ...]:
+        queue, most = self._run_queue, self._most
+        if most == 1:
+            return (queue.take()[0],)
+        calls: list[Call] = []
+        while queue and len(calls) < most:
+            call, _ = queue.take()
+            calls.append(call)
+            calls += self._key_queues.take_behind(call, most - len(calls), now_ms)
+        return tuple(calls)
 
     def _deadline(self, calls: Sequence[Call], now_ms: int) -> int | None:
         options = self._calls
@@ -251,7 +259,7 @@ class Dispatcher:
         return TimeoutError(f"no answer within {now_ms - begun_ms} ms (timeout={self._calls.timeout!r})")
 
     def _batch_is_due(self, now_ms: int) -> bool:
-        most = self._calls.batch_records
+        most = self._most
         if most == 1 or now_ms - self._run_queue.since >= self._calls.batch_wait_ms:
             return True
         available = 0
@@ -265,10 +273,11 @@ class Dispatcher:
 
     def _answer(self, start: Start, answers: Sequence[Any], now_ms: int) -> None:
         del self._running[start.number]
-        failed = all(map(failed_attempt, answers))
-        self._run_queue.add_first(self._endpoints.ended(start.calls[0].endpoint, now_ms, failed=failed))
+        if self._calls.circuit_breaker is not None:
+            failed = all(map(failed_attempt, answers))
+            self._run_queue.add_first(self._endpoints.ended(start.calls[0].endpoint, now_ms, failed=failed))
         for call, answer in zip(start.calls, answers):
-            if call.ticket in self._forgotten:
+            if self._forgotten and call.ticket in self._forgotten:
                 self._forgotten.remove(call.ticket)
                 self._leave(call, None)
                 continue
@@ -288,6 +297,7 @@ class Dispatcher:
         if not self._key_queues.limits(call):
             return
         returned, runs = self._key_queues.leave(call, waits=isinstance(settled, Waits))
-        self._settled.extend((ticket, Returned()) for ticket in returned)
+        if returned:
+            self._settled.extend((ticket, Returned()) for ticket in returned)
         for waiting in runs:
             self._admit(*waiting)

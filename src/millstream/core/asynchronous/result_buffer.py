@@ -14,7 +14,6 @@ Source: KIP-311, the fencing by epoch of "Store & commit": late results are igno
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from millstream.core.asynchronous.async_worker import Work
@@ -30,7 +29,8 @@ class ResultBuffer:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._results: list[tuple[Ticket, Settled]] = []
-        self._offered: dict[TicketGroup, dict[int, Ticket]] = {}
+        self._offered: dict[TicketGroup, set[int]] = {}
+        """The record numbers of the known tickets."""
         self._given = 0
         """How many of the results have been returned to a micro-batch."""
 
@@ -53,18 +53,19 @@ class ResultBuffer:
     def begin(self, operator: str, in_flight: InFlightTickets) -> list[Ticket]:
         """Begin a micro-batch with the tickets in flight at the task's last commit. Return the lost ones."""
         self._collect()
-        gone = set(self._take_gone(in_flight))
-        if gone:
-            given = {ticket for ticket, _ in self._results[: self._given]}
-            self._dispatcher.forget(gone - given)
-            self._dispatcher.unblock(gone & given)
-        self._results = [
-            (ticket, settled)
-            for ticket, settled in self._results
-            if ticket.number in in_flight.get((ticket.epoch, ticket.turn), _NO_NUMBERS)
-        ]
-        self._given = 0
-        lost = {group: numbers - self._offered.get(group, {}).keys() for group, numbers in in_flight.items()}
+        gone = self._take_gone(in_flight)
+        given, results = self._results[: self._given], self._results[self._given :]
+        applied = [ticket for ticket, _ in given if _has(gone, ticket)]
+        if len(applied) < sum(map(len, gone.values())):
+            self._dispatcher.forget(set(tickets(operator, gone)).difference(applied))
+            results = [result for result in results if not _has(gone, result[0])]
+        if applied:
+            self._dispatcher.unblock(applied)
+            given = [] if len(applied) == len(given) else [each for each in given if not _has(gone, each[0])]
+        self._results, self._given = given + results, 0
+        lost = {
+            group: numbers - self._offered.get(group, _NO_NUMBERS) for group, numbers in in_flight.items()
+        }
         return list(tickets(operator, lost))
 
     def results(self) -> list[tuple[Ticket, Settled]]:
@@ -75,15 +76,23 @@ class ResultBuffer:
 
     def offer(self, call: Call, now_ms: int) -> None:
         ticket = call.ticket
-        self._offered.setdefault((ticket.epoch, ticket.turn), {})[ticket.number] = ticket
+        self._offered.setdefault((ticket.epoch, ticket.turn), set()).add(ticket.number)
         self._dispatcher.offer(call, now_ms)
 
-    def _take_gone(self, in_flight: InFlightTickets) -> Iterator[Ticket]:
+    def _take_gone(self, in_flight: InFlightTickets) -> dict[TicketGroup, set[int]]:
+        """Remove the tickets that are not in flight, and return them."""
+        gone: dict[TicketGroup, set[int]] = {}
         for group, offered in list(self._offered.items()):
-            for number in offered.keys() - in_flight.get(group, _NO_NUMBERS):
-                yield offered.pop(number)
+            gone[group] = offered - in_flight.get(group, _NO_NUMBERS)
+            offered -= gone[group]
             if not offered:
                 del self._offered[group]
+        return gone
 
     def _collect(self) -> None:
         self._results += self._dispatcher.take_settled()
+
+
+def _has(groups: InFlightTickets, ticket: Ticket) -> bool:
+    _, number, turn, epoch = ticket
+    return number in groups.get((epoch, turn), _NO_NUMBERS)
