@@ -112,45 +112,38 @@ class Runner:
         self._soon = False
         if self._closed:
             return
-        now = now_ms()
+        now, loop = now_ms(), asyncio.get_running_loop()
         for task, session in self._sessions.items():
             for operator, number in session.expire(now):
                 self._give_up((task, operator, number))
             for operator, start in session.start(now):
-                self._begin((task, operator, start.number), start)
+                call_id = task, operator, start.number
+                self._tasks[call_id] = loop.create_task(self._run(call_id, start))
         if self._timer is not None:
             self._timer.cancel()
         wakes = [
             wake_ms for session in self._sessions.values() if (wake_ms := session.wake_at_ms(now)) is not None
         ]
-        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(min(wakes) - now, 1) / 1000, self._go_on) if wakes else None
 
-    def _begin(self, call_id: _CallId, start: Start) -> None:
-        self._tasks[call_id] = asyncio.get_running_loop().create_task(self._run(call_id, start))
-
     async def _run(self, call_id: _CallId, start: Start) -> None:
+        error: BaseException | None = None
         try:
-            answers = await self._answers(call_id, start)
-        except BaseException as error:
+            if _is_coroutine(start.calls[0].function):
+                result = start.run()
+            else:
+                result, error = await self._on_thread(call_id, start)
+            if inspect.isawaitable(result):
+                result = await result
+            answers = start.answers(result) if error is None else start.raised(error)
+        except BaseException as raised:
             # Any exception of a call is its answer. It must not end the async worker.
-            answers = start.raised(error)
+            answers = start.raised(raised)
         if self._tasks.pop(call_id, None) is None:
             return
         task, operator, number = call_id
         self._sessions[task].end(operator, number, answers, ended_ms())
         self._look_soon()
-
-    async def _answers(self, call_id: _CallId, start: Start) -> list[Any]:
-        if _is_coroutine(start.calls[0].function):
-            result = start.run()
-        else:
-            result, error = await self._on_thread(call_id, start)
-            if error is not None:
-                return start.raised(error)
-        if inspect.isawaitable(result):
-            result = await result
-        return start.answers(result)
 
     async def _on_thread(self, call_id: _CallId, start: Start) -> _Outcome:
         future = self._threads[call_id] = self._pool.submit(_outcome, start.run)

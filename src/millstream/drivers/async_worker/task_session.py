@@ -117,8 +117,12 @@ class Session:
 
     def _settled(self, ahead_ms: int) -> Iterator[tuple[Ticket, Settled]]:
         for channel in self._channels.values():
-            for ticket, settled in channel.results.results():
-                yield ticket, _by_the_clock_of_the_task(settled, ahead_ms)
+            results = channel.results.results()
+            if ahead_ms:
+                results = [
+                    (ticket, _by_the_clock_of_the_task(settled, ahead_ms)) for ticket, settled in results
+                ]
+            yield from results
 
     def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
         """Create an operator's dispatcher. Replace it if its options have changed; the task then issues its calls again."""
@@ -136,4 +140,4 @@ def _by_our_clock(call: Call, ahead_ms: int) -> Call:
 
 
 def _by_the_clock_of_the_task(settled: Settled, ahead_ms: int) -> Settled:
-    return settled.moved(ahead_ms) if ahead_ms and isinstance(settled, Waits) else settled
+    return settled.moved(ahead_ms) if isinstance(settled, Waits) else settled
