@@ -140,16 +140,16 @@ ColumnsCall = Callable[[Columns], None]
 
 
 def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
-    quick: list[bytes | None] | None = quickly(serde, objects)  # type: ignore[assignment]
-    if quick is not None:
-        return quick
-    write = serde.serialize
-    return [None if item is None else write(item) for item in objects]
+    return _converted(serde.serialize, objects)
 
 
-def deserialised(serde: Serde[Any], data: Iterable[bytes | None]) -> list[Any]:
-    read = serde.deserialize
-    return [None if item is None else read(item) for item in data]
+def deserialised(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
+    return _converted(serde.deserialize, data)
+
+
+def _converted(convert: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    quick = quickly(convert, items)
+    return [None if item is None else convert(item) for item in items] if quick is None else quick
 
 
 def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:

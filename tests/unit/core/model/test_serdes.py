@@ -184,13 +184,28 @@ def test_a_change_keeps_both_values_and_their_nulls(pair: tuple[str | None, str 
     ids=["string", "int64", "float64"],
 )
 def test_many_objects_are_written_quickly_as_one_by_one(serde: Any, good: list[Any], bad: list[Any]) -> None:
-    assert quickly(serde, good) == [serde.serialize(value) for value in good]
+    assert quickly(serde.serialize, good) == [serde.serialize(value) for value in good]
     for value in bad:
-        assert quickly(serde, [*good, value]) is None
+        assert quickly(serde.serialize, [*good, value]) is None
 
 
 def test_other_serdes_have_no_quick_way() -> None:
-    assert quickly(ms.serdes.json, [1]) is None
+    assert quickly(ms.serdes.json.serialize, [1]) is None
+
+
+def test_many_strings_are_read_quickly_as_one_by_one() -> None:
+    read = ms.serdes.string.deserialize
+    assert quickly(read, [b"", "ü".encode()]) == ["", "ü"]
+    for item in (b"\xff", None, "text"):
+        assert quickly(read, [b"a", item]) is None
+
+
+@pytest.mark.parametrize("convert", [ms.serdes.bytes.serialize, ms.serdes.bytes.deserialize])
+def test_bytes_are_not_copied(convert: Any) -> None:
+    items = [b"", b"a", None]
+    assert quickly(convert, items) is items
+    for item in ("text", bytearray(b"a"), 1):
+        assert quickly(convert, [b"a", item]) is None
 
 
 def test_what_32_bits_do_not_hold_is_the_same_wherever_micro_batches_are_cut() -> None:
