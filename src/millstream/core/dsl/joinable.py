@@ -365,7 +365,7 @@ class JoinableStream(StreamHandle[K, V]):
                 "join_prior joins two streams; for a table, which has one row per key, use join()"
             )
         options = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
-        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "inner", name)
+        join = JoinFunction(joiner, "inner", name, with_key)
         node = joining.join_streams(self, other, join, options, prior=True)
         return self._graph.stream(node, key or self._key or other._key, None)
 
@@ -385,7 +385,7 @@ class JoinableStream(StreamHandle[K, V]):
                 "the key of the row, before the joiner"
             )
         graph = self._graph
-        join = JoinFunction(joining.joiner_with_key(functions[-1], with_key=with_key), kind, name)
+        join = JoinFunction(functions[-1], kind, name, with_key)
         if isinstance(other, GlobalKTable):
             check_options(options, "a global table")
             node = joining.join_global(self, other, functions[0], join)

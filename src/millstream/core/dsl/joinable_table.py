@@ -148,7 +148,7 @@ class JoinableTable(TableHandle[K, V]):
         """
         if null_on not in ("deletes", "ignored"):
             raise TopologyError(f"null_on must be 'deletes' or 'ignored', not {null_on!r}")
-        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "inner", name)
+        join = JoinFunction(joiner, "inner", name, with_key)
         foreign = foreign_key_options(
             on, (partitioner, other_partitioner), with_key=with_key, ignores_null=null_on == "ignored"
         )
@@ -241,7 +241,7 @@ class JoinableTable(TableHandle[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['Ada of None', 'Ada of London']
         """
-        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "left", name)
+        join = JoinFunction(joiner, "left", name, with_key)
         foreign = foreign_key_options(on, (partitioner, other_partitioner), with_key=with_key)
         return self._joined(other, join, value, store, foreign)
 
@@ -300,7 +300,7 @@ class JoinableTable(TableHandle[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['None of London', 'Ada of London', 'Ada of None']
         """
-        join = JoinFunction(joining.joiner_with_key(joiner, with_key=with_key), "outer", name)
+        join = JoinFunction(joiner, "outer", name, with_key)
         return self._joined(other, join, value, store)
 
     def _joined(

@@ -24,10 +24,10 @@ Columns are lists, so the core stays pure. docs/decisions/0037-columnar-processi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import singledispatch
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
 from millstream.core.engine.compile import Call, Compiled
@@ -41,6 +41,9 @@ from millstream.core.taps.samples import MAX_RECORDS, TapPoint
 from millstream.core.topology import nodes as n
 from millstream.core.topology.nodes import Late
 from millstream.core.topology.plan import SubTopology
+
+FEW: Final = 16
+"""Fewer records are processed one by one in less time than in columns. Inputs that alternate in time have such runs."""
 
 
 class Form(NamedTuple):
@@ -128,7 +131,7 @@ def of_function(
 
     def call(columns: Columns) -> None:
         values = columns.values.objects()
-        apply(columns, zip(columns.keys.objects(), values) if with_key else zip(values))
+        apply(columns, *((columns.keys.objects(), values) if with_key else (values,)))
 
     return Form(call, calls_functions=True)
 
@@ -139,8 +142,8 @@ def applying(
     form: Form,
     function: Callable[..., Any],
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
-) -> Callable[[Columns, Iterator[tuple[Any, ...]]], None]:
-    """Return a function that calls a user's function for each record of a batch and handles the records that fail.
+) -> Callable[..., None]:
+    """Return a function of a batch and its columns of arguments: it calls a user's function for each record and handles the records that fail.
 
     Args:
         form: The form of the nodes downstream; it calls no functions.
@@ -148,14 +151,14 @@ def applying(
     """
     child, row, runtime = form.call, row_of(node, compiled), compiled.runtime
 
-    def apply(columns: Columns, rest: Iterator[tuple[Any, ...]]) -> None:
+    def apply(columns: Columns, *arguments: list[Any]) -> None:
         start, size = 0, len(columns.timestamps)
+        rest, call_each = zip(*arguments), _LOOPS[len(arguments)]
         while True:
             done: list[Any] = []
             failed: Exception | None = None
             try:
-                for arguments in rest:
-                    done.append(function(*arguments))
+                call_each(function, rest, done)
             except Exception as error:
                 failed = error
             end = start + len(done)
@@ -168,6 +171,26 @@ def applying(
             start = end + 1
 
     return apply
+
+
+def _call_with_one(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
+    for (first,) in rest:
+        done.append(function(first))
+
+
+def _call_with_two(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
+    for first, second in rest:
+        done.append(function(first, second))
+
+
+def _call_with_three(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
+    for first, second, third in rest:
+        done.append(function(first, second, third))
+
+
+_LOOPS: Final = {1: _call_with_one, 2: _call_with_two, 3: _call_with_three}
+"""Loops over calls of a function, by its number of arguments. A call with ``*arguments`` takes a third longer, and ``map`` would take a
+StopIteration of the function for the end of the records. If a call fails, the results before it are in ``done``."""
 
 
 def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:

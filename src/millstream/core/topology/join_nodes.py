@@ -34,6 +34,11 @@ JoinKind = Literal["inner", "left", "outer"]
 """The side whose records have a result without a partner: none, the left one, or both."""
 
 
+def joiner_with_key(joiner: Callable[..., Any], *, with_key: bool) -> Joiner:
+    """Return a joiner that takes the key; the given joiner takes it only if ``with_key`` is set."""
+    return joiner if with_key else lambda key, left, right: joiner(left, right)
+
+
 class JoinsByKind:
     """Base of stream joins: the kind defines whether a record without a key has a result (KIP-962)."""
 
@@ -50,13 +55,15 @@ class StreamTableJoin(JoinsByKind, Node):
 
     Attributes:
         other: Name of the node of the table.
+        joiner: Maps the value and the row to the value of the result; if ``with_key`` is set, it takes the key before them.
         kind: What happens to records without a row.
     """
 
     other: str
     stores: tuple[str, ...]
-    joiner: Joiner
+    joiner: Callable[..., Any]
     kind: JoinKind
+    with_key: bool
 
     pure: ClassVar[bool] = False
     local_to_key: ClassVar[bool] = True

@@ -16,7 +16,7 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.topology import join_nodes
 from millstream.core.topology.global_nodes import GlobalJoin
-from millstream.core.topology.join_nodes import Joiner, JoinKind
+from millstream.core.topology.join_nodes import Joiner, JoinKind, joiner_with_key
 from millstream.core.topology.stores import StoreLike, StoreOptions
 from millstream.core.topology.window_nodes import is_windowed_here
 
@@ -25,22 +25,23 @@ class JoinFunction(NamedTuple):
     """What a join computes.
 
     Attributes:
-        joiner: Maps key and both values to the value of the result.
+        function: Maps both values to the value of the result; if ``with_key`` is set, it takes the key before them.
         kind: Which records have results without a partner.
     """
 
-    joiner: Joiner
+    function: Callable[..., Any]
     kind: JoinKind
     name: str | None
+    with_key: bool
+
+    @property
+    def joiner(self) -> Joiner:
+        """The function, with the key as first argument in any case."""
+        return joiner_with_key(self.function, with_key=self.with_key)
 
 
 _SIDES: Final = ("-left", "-right")
 BOTH_SIDES: Final = "the two sides of a join"
-
-
-def joiner_with_key(joiner: Callable[..., Any], *, with_key: bool) -> Joiner:
-    """Return a joiner that takes the key; the given joiner takes it only if ``with_key`` is set."""
-    return joiner if with_key else lambda key, left, right: joiner(left, right)
 
 
 def join_global(
@@ -85,7 +86,8 @@ def join_table(
             "a join of a stream with a table has no store without grace=...; leave store=... out"
         )
     stores = join_nodes.stores_of_table(graph.topology.nodes, table._node)
-    graph.add(join_nodes.StreamTableJoin(node, (parent,), table._node, stores, join.joiner, join.kind))
+    joining = join.function, join.kind, join.with_key
+    graph.add(join_nodes.StreamTableJoin(node, (parent,), table._node, stores, *joining))
     graph.begin(node, path, join.name)
     return node
 

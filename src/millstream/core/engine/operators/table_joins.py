@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import compress
+from operator import and_
+from typing import Any, Final
 
 from millstream.core.engine.batch import Columns, ColumnsCall
-from millstream.core.engine.columns import Form, applying, behind, columns_of, each, row_of
+from millstream.core.engine.columns import FEW, Form, applying, behind, columns_of, each, row_of
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.lookups import lookup
+from millstream.core.engine.runtime import Runtime
 from millstream.core.model.record import Headers
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology import join_nodes as j
@@ -17,16 +20,18 @@ from millstream.core.topology.global_nodes import GlobalJoin
 from millstream.core.topology.stores import KeyValueSpec
 
 _NO_ROW = (None, -1)
+_INCOMPLETE: Final = "null key or value in a join"
 
 
 @compile_node.register
 def _compile_stream_table_join(node: j.StreamTableJoin, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    row_of, joiner, left = lookup(node.other, compiled), node.joiner, node.kind == "left"
+    row_of, left = lookup(node.other, compiled), node.kind == "left"
+    joiner = j.joiner_with_key(node.joiner, with_key=node.with_key)
 
     def stream_table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if value is None or (key is None and not left):
-            return runtime.drop("null key or value in a join")
+            return runtime.drop(_INCOMPLETE)
         try:
             row = None if key is None else row_of(key, timestamp)
             if row is None and not left:
@@ -37,6 +42,27 @@ def _compile_stream_table_join(node: j.StreamTableJoin, compiled: Compiled) -> C
         return child(key, result, timestamp, headers)
 
     return stream_table_join
+
+
+class _Rows(dict[Any, Any]):
+    """The rows of a table while it does not change, by serialised key. Each row is read when its key is looked up for the first time.
+
+    Attributes:
+        lacking: True if a key that was looked up has no row.
+    """
+
+    __slots__ = ("_fetch", "lacking")
+
+    def __init__(self, fetch: Callable[[bytes], Any]) -> None:
+        self._fetch = fetch
+        self.lacking = False
+
+    def __missing__(self, key: bytes | None) -> Any:
+        entry = None if key is None else self._fetch(key)
+        if entry is None:
+            self.lacking = True
+        row = self[key] = None if entry is None else entry[0]
+        return row
 
 
 @columns_of.register
@@ -56,21 +82,32 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, _with_results)
 
     def join(columns: Columns) -> None:
-        if columns.keys.any_null() or columns.values.any_null():
+        if len(columns.timestamps) < FEW:
             return each(columns, row, runtime)
+        columns = _complete(columns, runtime, null_keys=left)
+        rows = _Rows(fetch)
         try:
-            keys = columns.keys.serialised(spec.key)
-            rows = {key: fetch(key) for key in set(keys)}
+            others = list(map(rows.__getitem__, columns.keys.serialised(spec.key)))
         except Exception:  # then process record by record, to find the bad ones
             return each(columns, row, runtime)
-        entries = list(map(rows.__getitem__, keys))
-        if not left and None in entries:
-            columns = columns.only([entry is not None for entry in entries])
-            entries = [entry for entry in entries if entry is not None]
-        others = [None if entry is None else entry[0] for entry in entries]
-        return apply(columns, zip(columns.keys.objects(), columns.values.objects(), others))
+        if rows.lacking and not left:
+            kept = [other is not None for other in others]
+            columns, others = columns.only(kept), list(compress(others, kept))
+        joined = columns.values.objects(), others
+        return apply(columns, *((columns.keys.objects(), *joined) if node.with_key else joined))
 
     return Form(join, calls_functions=True)
+
+
+def _complete(columns: Columns, runtime: Runtime, *, null_keys: bool) -> Columns:
+    """Drop the records with a null value and, unless ``null_keys`` is set, those with a null key."""
+    if not columns.values.any_null() and (null_keys or not columns.keys.any_null()):
+        return columns
+    kept = columns.values.present()
+    if not null_keys:
+        kept = [*map(and_, kept, columns.keys.present())]
+    runtime.drop(_INCOMPLETE, kept.count(False))
+    return columns.only(kept)
 
 
 def _with_results(child: ColumnsCall, columns: Columns, results: list[Any]) -> None:
