@@ -189,7 +189,7 @@ def _call_with_three(function: Callable[..., Any], rest: Iterable[Any], done: li
 
 
 _LOOPS: Final = {1: _call_with_one, 2: _call_with_two, 3: _call_with_three}
-"""Loops over calls of a function, by its number of arguments. A call with ``*arguments`` takes a third longer, and ``map`` would take a
+"""Loops over calls of a function, by its number of arguments. A call with ``*arguments`` takes longer, and ``map`` would take a
 StopIteration of the function for the end of the records. If a call fails, the results before it are in ``done``."""
 
 
