@@ -133,7 +133,7 @@ class IncompatibleTopologyError(MillstreamError):
 
 
 class ApplicationRunningError(MillstreamError):
-    """The application already uses this state directory, so no other process may start or change it (Kafka Streams: LockException)."""
+    """Another process already runs the application, on any host, or uses its state directory (Kafka Streams: LockException)."""
 
 
 class OtherCheckpointError(MillstreamError):

@@ -53,7 +53,9 @@ class DividedState(NamedTuple):
 
 @dataclass(frozen=True)
 class Initialization:
-    """What tasks do in the first micro-batch of a run besides starting. They also correct changelog topics of unfinished records.
+    """What tasks do besides starting, in the first micro-batch of a run and in one that follows a repeated delivery.
+
+    They also correct changelog topics of unfinished records.
 
     Attributes:
         rebuild: Whether tasks without state rebuild their stores from changelog topics.
@@ -95,8 +97,8 @@ class BatchPlan:
         topology: The topology for which it was planned, and the offset at which each partition ends.
         tick: Increases when tasks run without records: all tasks in the first micro-batch of a run, otherwise those that are woken.
         inputs: What remains of the inputs for which tasks may wait; None if no task has to know.
-        initialization: What tasks do in the first micro-batch of a run; None in other micro-batches.
-        woken: Tasks whose wall-clock punctuation is due. If ``tick`` increases and no task is woken, all tasks take part.
+        initialization: What tasks do besides starting; None unless the micro-batch starts all tasks.
+        woken: Tasks with work that is due without records: punctuation by the wall clock, calls, ends of waits, queries. If ``tick`` increases and no task is woken, all tasks take part.
         global_ends: Offsets up to which global stores are filled; None without global stores.
         times: Partition times at the beginning of the micro-batch; None if no reader extracts timestamps.
         origins: Start positions of the micro-batches that may have unfinished records; None if no topic is committed by them.

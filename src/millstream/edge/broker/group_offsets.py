@@ -3,7 +3,8 @@
 Under at least once, Spark's checkpoint determines where the application continues, and the group's offsets are committed just before the
 checkpoint is written. After a crash between the two, the first micro-batch of the next query is a repetition. It may finish fewer records,
 because it repeats calls whose results were lost with their async worker. The group's offsets do not go back then, because the results were
-sent. An application that has lost its checkpoint starts over, with new offsets.
+sent. An application that has lost its checkpoint continues at the group's offsets if it has no stores, or all have changelog topics;
+otherwise it starts over, with new offsets.
 
 The group has no members. A broker therefore deletes each offset ``offsets.retention.minutes`` after it was committed, by default a week,
 even while other offsets of the group are committed. Without the offset of a quiet partition, an application without a checkpoint would

@@ -5,8 +5,8 @@ reset or a rescale would remove the checkpoint of a running application. The lea
 ``lock`` in the application's directory. It ends with the process, even after SIGKILL: there is nothing to clean up, and no timeout to
 wait for.
 
-The lease does not protect against other hosts. The consumer group cannot either, because it has no members. Under exactly once, the
-marks do (see ``checkpoint_ownership``).
+The lease does not protect against other hosts. Under at least once, the election does (see ``single_driver``); under exactly once, the marks
+do (see ``checkpoint_ownership``).
 """
 
 from __future__ import annotations

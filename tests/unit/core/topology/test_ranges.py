@@ -91,6 +91,9 @@ async def answered(value: str) -> str:
     return value.upper()
 
 
+async def tallied(record: ms.Record[str, str], context: ms.CallContext) -> None: ...
+
+
 def limited(builder: ms.StreamsBuilder) -> object:
     return grouped(builder).count().suppress(ms.Suppressed.until_time_limit(10, max_records=5))
 
@@ -130,6 +133,18 @@ def limited(builder: ms.StreamsBuilder) -> object:
             "keeps the order of a whole partition",
         ),
         (sliding, r"may expire because of other keys .* retention=36\) or more"),
+        (
+            lambda b: b.stream("words").process(Tally, calls=ms.Calls(), key_local=True),
+            r"is a processor with calls= or acknowledges=True, which has no key ranges",
+        ),
+        (
+            lambda b: b.stream("words").process_async(tallied, stores=[]),
+            r"is a coroutine with stores \(process_async\), which has no key ranges",
+        ),
+        (
+            lambda b: b.table("words").transform_values(Tally),
+            r"transforms a table with a processor \(transform_values\), which has no key ranges",
+        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_reason(

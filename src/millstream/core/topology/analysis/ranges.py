@@ -20,8 +20,9 @@ from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology import window_nodes as w
-from millstream.core.topology.async_nodes import ForeachAsync, MapValuesAsync
+from millstream.core.topology.async_nodes import ForeachAsync, MapValuesAsync, ProcessAsync, UnfinishedProcess
 from millstream.core.topology.plan import Plan, SubTopology
+from millstream.core.topology.processor import TransformRows
 from millstream.core.topology.stores import LruSpec, VersionedSpec
 
 Workers = int | Literal["auto"]
@@ -172,8 +173,14 @@ def _obstacle(node: n.Node) -> str | None:
     if isinstance(node, n.Source):
         takes_times = node.timestamp is not None
         return "extracts timestamps from records, so the reader does not know them" if takes_times else None
+    if isinstance(node, UnfinishedProcess):
+        return "is a processor with calls= or acknowledges=True, which has no key ranges"
+    if isinstance(node, TransformRows):
+        return "transforms a table with a processor (transform_values), which has no key ranges"
     if isinstance(node, n.Process):
         return None if node.key_local else "is a processor without key_local=True"
+    if isinstance(node, ProcessAsync):
+        return "is a coroutine with stores (process_async), which has no key ranges"
     if isinstance(node, (MapValuesAsync, ForeachAsync)) and node.calls.order == "partition":
         return "keeps the order of a whole partition (order='partition')"
     if not (node.pure or node.local_to_key):
