@@ -94,7 +94,7 @@ def suspend(program: CrashedProgram, seconds: float) -> None:
     """Stop all processes of a program for longer than Spark's timeout; only time can pass it."""
     processes = program.family()
     signalled(processes, signal.SIGSTOP)
-    time.sleep(seconds)
+    time.sleep(seconds)  # Spark measures its timeout by the clock, and stopped processes have no events
     signalled(processes, signal.SIGCONT)
 
 

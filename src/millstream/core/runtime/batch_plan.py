@@ -98,7 +98,8 @@ class BatchPlan:
         tick: Increases when tasks run without records: all tasks in the first micro-batch of a run, otherwise those that are woken.
         inputs: What remains of the inputs for which tasks may wait; None if no task has to know.
         initialization: What tasks do besides starting; None unless the micro-batch starts all tasks.
-        woken: Tasks with work that is due without records: punctuation by the wall clock, calls, ends of waits, queries. If ``tick`` increases and no task is woken, all tasks take part.
+        woken: Tasks with work that is due without records: punctuation by the wall clock, calls, ends of waits, queries.
+            If ``tick`` increases and no task is woken, all tasks take part.
         global_ends: Offsets up to which global stores are filled; None without global stores.
         times: Partition times at the beginning of the micro-batch; None if no reader extracts timestamps.
         origins: Start positions of the micro-batches that may have unfinished records; None if no topic is committed by them.
