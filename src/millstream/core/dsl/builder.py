@@ -18,7 +18,6 @@ from millstream.core.model.serdes import Serde
 from millstream.core.topology.global_nodes import GlobalSource, GlobalTable
 from millstream.core.topology.nodes import (
     OffsetReset,
-    Source,
     TableSource,
     TimestampExtractor,
     source_reading,
@@ -90,6 +89,7 @@ class StreamsBuilder:
         value: Serde[V],
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
+        fan_out: bool = ...,
         name: str | None = ...,
     ) -> KStream[K, V]: ...
 
@@ -102,6 +102,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
+        fan_out: bool = ...,
         name: str | None = ...,
     ) -> KStream[Any, Any]: ...
 
@@ -113,6 +114,7 @@ class StreamsBuilder:
         value: Serde[Any] | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
+        fan_out: bool = False,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Read topics as one stream of records.
@@ -125,14 +127,16 @@ class StreamsBuilder:
             timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None uses the record's own timestamp.
             offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a timedelta,
                 which is how far back to begin. None uses the application's setting.
+            fan_out: Whether to read the records of split partitions as well, which producers with key ranges write to fan-out topics
+                (``millstream fanout``). An application that does not read them refuses to start on a topic with a split partition.
             name: Name of the source node.
 
         Returns:
             The stream. Streams of the same topics, or of equal patterns, share the source of the first one.
 
         Raises:
-            TopologyError: If a name is in use, if a table or a stream of other topics also reads one of the topics, or if another stream of
-                the same topics has a different serde, extractor or offset reset.
+            TopologyError: If a name is in use, if a table or a stream of other topics also reads one of the topics, if another stream of
+                the same topics has a different serde, extractor or offset reset, or if a pattern is read with ``fan_out``.
 
         Source: ``StreamsBuilder.stream``; KIP-1106 for the timedelta.
 
@@ -150,7 +154,7 @@ class StreamsBuilder:
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
         node = graph.name("KSTREAM-SOURCE", name)
-        source = source_reading(node, topic, (key, value), timestamp, offset_reset)
+        source = source_reading(node, topic, (key, value), timestamp, offset_reset, fan_out=fan_out)
         return KStream(graph, graph.read(source), key, value, rekeyed=False)
 
     @overload
@@ -163,6 +167,7 @@ class StreamsBuilder:
         store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
+        fan_out: bool = ...,
         name: str | None = ...,
     ) -> KTable[K, V]: ...
 
@@ -176,6 +181,7 @@ class StreamsBuilder:
         store: StoreLike | None = ...,
         timestamp: TimestampExtractor | None = ...,
         offset_reset: OffsetReset | None = ...,
+        fan_out: bool = ...,
         name: str | None = ...,
     ) -> KTable[Any, Any]: ...
 
@@ -188,6 +194,7 @@ class StreamsBuilder:
         store: StoreLike | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
+        fan_out: bool = False,
         name: str | None = None,
     ) -> KTable[Any, Any]:
         """Read a topic as a table with the newest value per key; a null value deletes the key.
@@ -202,6 +209,7 @@ class StreamsBuilder:
                 table; None uses ``<topic>-table``.
             timestamp: As in :meth:`stream`.
             offset_reset: As in :meth:`stream`.
+            fan_out: As in :meth:`stream`.
             name: Name of the node; the source is named ``<name>-source``.
 
         Returns:
@@ -227,7 +235,9 @@ class StreamsBuilder:
         graph = self._graph
         key, value = key or graph.default_key, value or graph.default_value
         options, source, node = self._table_names(store, topic, name)
-        graph.topology.add(Source(source, (), (topic,), key, value, timestamp, offset_reset))
+        graph.topology.add(
+            source_reading(source, topic, (key, value), timestamp, offset_reset, fan_out=fan_out)
+        )
         spec = graph.add_table_store(options, key, value)
         graph.add(TableSource(node, (source,), spec))
         graph.begin(node, topic if store is None else spec.name, name)

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import KeyRange, range_of
+
+_SUFFIX: Final = "-fanout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,23 @@ def fan_out_topic(primary: TopicPartition) -> str:
     return f"{control_topic(primary.topic)}-{primary.partition}"
 
 
+def primary_of(topic: str) -> TopicPartition | None:
+    """Return the partition that a fan-out topic belongs to, by their names; None if it is not the name of a fan-out topic.
+
+    Example:
+        >>> primary_of("orders-fanout-3"), primary_of("orders-3")
+        (TopicPartition(topic='orders', partition=3), None)
+    """
+    control, _, number = topic.rpartition("-")
+    primary = control.removesuffix(_SUFFIX)
+    if primary in ("", control) or not number.isdecimal():
+        return None
+    return TopicPartition(primary, int(number))
+
+
 def control_topic(topic: str) -> str:
     """Return the name of the compacted topic that contains the epochs of a topic's partitions."""
-    return f"{topic}-fanout"
+    return f"{topic}{_SUFFIX}"
 
 
 def _epoch(number: int, plain: Mapping[str, Any]) -> Epoch:

@@ -144,7 +144,7 @@ class Lineage:
 
     Attributes:
         topic_ids: Topic id, assigned by the broker, of each topic that is read or was read before, if the broker has topic ids.
-        appeared: Topics that a pattern matches now and that did not exist when the pattern was last resolved.
+        appeared: Topics that a pattern matches now, or that belong to a split partition, and that did not exist at the last start.
     """
 
     parts: Mapping[int, ComparedPart] = field(default_factory=dict)
@@ -204,16 +204,25 @@ def parts_of(plan: Plan, layout: Layout, before: Mapping[int, ComparedPart]) -> 
 
 
 def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
-    """Return the topics that patterns match now but did not match before. The stream includes all their records."""
+    """Return the topics that patterns match now but did not match before, and new fan-out topics of topics that were read before.
+
+    The stream includes all their records.
+    """
     known = {topic for part in before.parts.values() for topic in part.topics}
-    return frozenset(
+    matching = (
         topic
         for sub in plan.subtopologies
         for source in sub.sources
         if source.pattern is not None and mark_of(source.pattern) in known
         for topic in source.topics
-        if topic not in before.positions
     )
+    of_split = (
+        topic
+        for sub in plan.subtopologies
+        for topic, split in sub.fan_outs.items()
+        if split.topic in before.positions
+    )
+    return frozenset(topic for topic in (*matching, *of_split) if topic not in before.positions)
 
 
 def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -2,12 +2,13 @@
 
 The *default grouper* puts the same partition number of all topics of a sub-topology into one *partition group* (KIP-28,
 "Partition Distribution"). A partition group and a sub-topology form a task. Topics whose records reach the same store must be
-*co-partitioned*: with different numbers of partitions, the state of a key would be split between two tasks.
+*co-partitioned*: with different numbers of partitions, the state of a key would be split between two tasks. The partitions of a fan-out
+topic are in the task of the partition that was split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -127,7 +128,7 @@ def _count_internal_topics(plan: Plan, counts: dict[str, int], previous: Mapping
 
 def _upstream_topics(plan: Plan, topic: str) -> list[str]:
     upstream = plan.subtopologies[plan.internal_topics[topic].upstream]
-    return [source for source in upstream.source_topics if source != topic]
+    return [source for source in upstream.grouped_topics if source != topic]
 
 
 def _inherited_count(plan: Plan, topic: str, counts: Mapping[str, int]) -> int:
@@ -164,7 +165,7 @@ def sources_of_stores(sub: SubTopology) -> dict[str, tuple[Source, ...]]:
 def _meetings(sub: SubTopology) -> list[tuple[str, ...]]:
     """Return the sets of source topics whose records reach the same store."""
     per_store = (
-        {topic for source in sources for topic in source.topics}
+        {topic for source in sources for topic in source.topics if topic not in sub.fan_outs}
         for sources in sources_of_stores(sub).values()
     )
     return [tuple(sorted(topics)) for topics in per_store if len(topics) > 1]
@@ -184,7 +185,7 @@ def _check_copartitioning(sub: SubTopology, counts: Mapping[str, int]) -> None:
 def _checked_groups(
     sub: SubTopology, counts: Mapping[str, int], grouper: PartitionGrouper
 ) -> Sequence[frozenset[TopicPartition]]:
-    sources = {topic: counts[topic] for topic in sub.source_topics}
+    sources = {topic: counts[topic] for topic in sub.grouped_topics}
     if not sources:
         return []  # a removed part
     groups = grouper(sources)
@@ -196,4 +197,13 @@ def _checked_groups(
             f"the partition grouper must put each partition of sub-topology {sub.id} into exactly one group; "
             f"it received {sources} and returned {[sorted(map(str, group)) for group in groups]}"
         )
-    return groups
+    return [group.union(_logs_of(group, sub, counts)) for group in groups]
+
+
+def _logs_of(
+    group: frozenset[TopicPartition], sub: SubTopology, counts: Mapping[str, int]
+) -> Iterator[TopicPartition]:
+    """Yield the partitions of the fan-out topics that have records of a group's partitions."""
+    for topic, split in sub.fan_outs.items():
+        if split in group:
+            yield from (TopicPartition(topic, number) for number in range(counts[topic]))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, TypeAlias
 
+from millstream.core.model.errors import TopologyError
 from millstream.core.model.record import ConsumerRecord, RecordContext
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.folds import Fold
@@ -94,6 +95,7 @@ class Source(Node):
         offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"``, or how far back; None uses
             the application's setting.
         pattern: Matches the whole names of the topics; None for a source with named topics.
+        fan_out: Whether it also reads the fan-out topics of split partitions. They follow the named topics as soon as they exist.
     """
 
     topics: tuple[str, ...]
@@ -102,6 +104,7 @@ class Source(Node):
     timestamp: TimestampExtractor | None = None
     offset_reset: OffsetReset | None = None
     pattern: re.Pattern[str] | None = None
+    fan_out: bool = False
 
 
 def source_reading(
@@ -110,12 +113,22 @@ def source_reading(
     serdes: tuple[Serde[Any], Serde[Any]],
     timestamp: TimestampExtractor | None,
     offset_reset: OffsetReset | None,
+    *,
+    fan_out: bool = False,
 ) -> Source:
-    """Return a source that reads one topic, several topics, or all topics that match a pattern."""
+    """Return a source that reads one topic, several topics, or all topics that match a pattern.
+
+    Raises:
+        TopologyError: If a source with a pattern would read fan-out topics.
+    """
     if isinstance(topics, re.Pattern):
+        if fan_out:
+            raise TopologyError(
+                f"source {name!r} reads the topics that match {topics.pattern!r}, so fan_out=True does not fit: name the topics"
+            )
         return Source(name, (), (), *serdes, timestamp, offset_reset, topics)
     named = (topics,) if isinstance(topics, str) else tuple(topics)
-    return Source(name, (), named, *serdes, timestamp, offset_reset)
+    return Source(name, (), named, *serdes, timestamp, offset_reset, fan_out=fan_out)
 
 
 @dataclass(frozen=True)

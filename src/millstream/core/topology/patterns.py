@@ -17,6 +17,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from millstream.core.fanout.epochs import primary_of
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology.internal import is_internal
 from millstream.core.topology.nodes import Node, Source
@@ -52,7 +53,7 @@ def merged_with(sources: Iterable[Source], node: Source) -> Source | None:
     source = next((other for other in sources if _reads(other) == _reads(node)), None)
     if source is None:
         return None
-    for what in ("key", "value", "timestamp", "offset_reset"):
+    for what in ("key", "value", "timestamp", "offset_reset", "fan_out"):
         first, second = getattr(source, what), getattr(node, what)
         if first != second:
             raise TopologyError(
@@ -95,7 +96,7 @@ def _two_sources(topic: str, first: str, second: Source) -> TopologyError:
 
 
 def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_id: str) -> dict[str, Node]:
-    """Return the nodes, with the matching topics in each source that has a pattern.
+    """Return the nodes, with the matching topics in each source that has a pattern, and the fan-out topics of split partitions.
 
     Raises:
         TopologyError: If two sources match one topic.
@@ -106,18 +107,26 @@ def resolved(nodes: Mapping[str, Node], existing: Collection[str], application_i
     plain: dict[str, Node] = {}
     for name, node in nodes.items():
         plain[name] = node
-        if not isinstance(node, Source) or node.pattern is None:
+        if not isinstance(node, Source) or not (node.fan_out or node.pattern):
             continue
         topics = tuple(
             topic
             for topic in sorted(existing)
-            if matches(node.pattern, topic) and not is_internal(application_id, topic)
+            if _takes_in(node, topic) and not is_internal(application_id, topic)
         )
         for topic in topics:
             if taken.setdefault(topic, name) != name:
                 raise _two_sources(topic, taken[topic], node)
-        plain[name] = dataclasses.replace(node, topics=topics)
+        plain[name] = dataclasses.replace(node, topics=(*node.topics, *topics))
     return plain
+
+
+def _takes_in(source: Source, topic: str) -> bool:
+    """Return whether a source reads a topic that it does not name."""
+    if source.pattern is not None:
+        return matches(source.pattern, topic)
+    primary = primary_of(topic)
+    return primary is not None and primary.topic in source.topics
 
 
 def check_overlap(node: Source, others: Iterable[Source]) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from millstream.core.fanout.epochs import primary_of
 from millstream.core.model.answers import DeadLetter
 from millstream.core.model.calls import Calls
-from millstream.core.model.ids import TaskId
+from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.partitioning import KeyRange
 from millstream.core.topology.async_nodes import unfinished_stores
 from millstream.core.topology.internal import changelog_topic, commits_topic
@@ -39,6 +40,19 @@ class SubTopology:
     @cached_property
     def source_topics(self) -> tuple[str, ...]:
         return tuple(topic for source in self.sources for topic in source.topics)
+
+    @cached_property
+    def fan_outs(self) -> Mapping[str, TopicPartition]:
+        """The split partition whose records are in each fan-out topic that it reads."""
+        named = {
+            topic: primary_of(topic) for source in self.sources if source.fan_out for topic in source.topics
+        }
+        return {topic: split for topic, split in named.items() if split is not None and split.topic in named}
+
+    @cached_property
+    def grouped_topics(self) -> tuple[str, ...]:
+        """The topics whose partitions form its tasks. Fan-out topics belong to the task of the partition that was split."""
+        return tuple(topic for topic in self.source_topics if topic not in self.fan_outs)
 
     @cached_property
     def origins(self) -> tuple[str, ...]:
@@ -113,14 +127,27 @@ class Plan:
 
     @cached_property
     def has_patterns(self) -> bool:
-        """Whether the set of input topics depends on the cluster."""
+        """Whether a source reads all topics that match a pattern."""
         return any(source.pattern is not None for sub in self.subtopologies for source in sub.sources)
 
     @cached_property
+    def topics_vary(self) -> bool:
+        """Whether the set of input topics depends on the cluster: it has patterns, or reads topics with fan-out."""
+        return self.has_patterns or bool(self.split_topics)
+
+    @cached_property
+    def split_topics(self) -> tuple[str, ...]:
+        """The topics that are read with their fan-out topics."""
+        sources = (source for sub in self.subtopologies for source in sub.sources if source.fan_out)
+        fan_outs = {topic for sub in self.subtopologies for topic in sub.fan_outs}
+        return tuple(topic for source in sources for topic in source.topics if topic not in fan_outs)
+
+    @cached_property
     def chosen_topics(self) -> frozenset[str]:
-        """The topics that are read because they match a pattern, not because the program names them."""
+        """The topics that are read because they match a pattern or belong to a split partition, not because the program names them."""
         sources = (source for sub in self.subtopologies for source in sub.sources if source.pattern)
-        return frozenset(topic for source in sources for topic in source.topics)
+        fan_outs = (topic for sub in self.subtopologies for topic in sub.fan_outs)
+        return frozenset(topic for source in sources for topic in source.topics).union(fan_outs)
 
     @cached_property
     def is_divided(self) -> bool:

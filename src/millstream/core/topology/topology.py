@@ -102,6 +102,7 @@ class Topology(NodeGraph):
         value: Serde[Any] = _string,
         timestamp: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
+        fan_out: bool = False,
     ) -> Topology:
         """Add a node that reads topics.
 
@@ -114,11 +115,12 @@ class Topology(NodeGraph):
             timestamp: Returns the timestamp of each record in ms; None uses the record's own timestamp.
             offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a
                 timedelta, which is how far back to begin. None uses the application's setting ``auto_offset_reset``.
+            fan_out: Whether to read the records of split partitions as well; see :meth:`StreamsBuilder.stream`.
 
         Raises:
             TopologyError: If the name or a topic is in use, or an argument is invalid.
         """
-        return self.add(source_reading(name, topics, (key, value), timestamp, offset_reset))
+        return self.add(source_reading(name, topics, (key, value), timestamp, offset_reset, fan_out=fan_out))
 
     def add_processor(
         self,

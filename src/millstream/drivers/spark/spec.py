@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.fanout.reading import Epochs
 from millstream.core.model.ids import TaskId
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import Fetcher, Sender, Threads, TopicReader
@@ -97,6 +98,7 @@ class SourceSpec:
         skip_lost: Whether to continue at the first existing offset if the planned offset was deleted.
         restart_recreated: Whether a recreated topic is read from its beginning.
         waits: How long tasks wait for empty inputs, and how much they buffer while waiting.
+        epochs: The epochs of split partitions; None if no topic is read with its fan-out topics.
         trigger_interval_ms: Shortest time between the beginnings of micro-batches, in ms, unless a processor requests a commit.
         end: Where a run to the end stops.
     """
@@ -117,6 +119,7 @@ class SourceSpec:
     trigger_interval_ms: int = 0
     checkpoint: str = ""
     run: str = ""
+    epochs: Epochs | None = None
     end: RunEnd = field(default_factory=RunEnd)
 
     def to_option(self) -> str:

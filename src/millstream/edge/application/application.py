@@ -212,7 +212,7 @@ class Application:
             lease = take() if candidate is None else candidate.lease(take)
             spark_log = attach(self.settings.output, lease.home / "millstream.log")
             rates = self.settings.max_records_per_second
-            existing = broker.partition_counts() if self.plan.has_patterns else {}
+            existing = broker.partition_counts() if self.plan.topics_vary else {}
             known = self._program.matching(self.settings, existing).broker_topics
             resources = Resources(
                 GroupOffsets(broker),

@@ -51,7 +51,7 @@ from millstream.edge.checkpoint.continuity import (
 )
 from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
-from millstream.edge.planning.plans import spark_partitions
+from millstream.edge.planning.plans import check_split_topics, spark_partitions
 from millstream.edge.planning.programs import Program
 from millstream.edge.planning.worker_counts import first_workers, threads_of
 from millstream.edge.settings.settings import Settings
@@ -168,6 +168,7 @@ class Launch:
             self.settings.trigger_interval_ms,
             checkpoint,
             self.run.run_id,
+            self.environment.clients.epochs(now.plan),
         )
         return self._started(source, session)
 
@@ -188,6 +189,7 @@ class Launch:
         progress = sound_progress(files, location, self.program.plan, exactly_once=settings.exactly_once)
         existing = self.environment.broker.partition_counts()
         plan = self.program.matching(settings, existing)
+        check_split_topics(plan, existing)
         continues = continuity(plan, progress, self.program.renamed_stores)
         waits = settings.on_uneven_partitions == "wait"
         lay_out = continues.laid_out_evenly if waits else continues.laid_out

@@ -43,7 +43,7 @@ class MetadataRefresher:
         plan, before = self._run.continues
         changed = changes(before, self._broker.topic_facts(before))
         named = tuple(topic for topic in changed.recreated if topic not in plan.plan.chosen_topics)
-        existing = self._broker.partition_counts() if plan.plan.has_patterns else {}
+        existing = self._broker.partition_counts() if plan.plan.topics_vary else {}
         try:
             matching = self._matching(existing)
         except TopologyError as error:  # a new topic matches two patterns

@@ -12,6 +12,7 @@ from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.changelog import KafkaChangelogs
 from millstream.drivers.kafka.clients import hang_up
 from millstream.drivers.kafka.election import Election
+from millstream.drivers.kafka.fanout.epoch_reader import KafkaEpochs
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.kafka.marks import Marks
@@ -122,6 +123,16 @@ class Clients:
     def global_topics(self, plan: Plan) -> GlobalTopics | None:
         """Return the readers of global topics, with the isolation level of the application; None without global stores."""
         return GlobalTopics(self.broker(), self.fetcher()) if plan.global_parts else None
+
+    def epochs(self, plan: Plan) -> KafkaEpochs | None:
+        """Return the epochs of the topics that are read with their fan-out topics; None if there are none."""
+        if not plan.split_topics:
+            return None
+        consumer, timeout_s = (
+            self.settings.client("consumer", self.application_id),
+            self.settings.request_timeout_ms / 1000,
+        )
+        return KafkaEpochs(consumer, plan.split_topics, timeout_s)
 
     def _sender(self) -> KafkaSender:
         return KafkaSender(self.settings.client("producer", self.application_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from millstream.core.fanout.epochs import control_topic
 from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology.analysis.ranges import divided_plan, is_automatic, workers_of
 from millstream.core.topology.plan import Plan
@@ -71,6 +72,34 @@ def check_rates(plan: Plan, settings: Settings) -> None:
             f"max_records_per_second names {', '.join(map(repr, unknown))}, which application {plan.application_id!r} does not "
             f"read from the broker; it reads {', '.join(map(repr, sorted(plan.broker_topics))) or 'nothing'}"
         )
+
+
+def check_isolation(plan: Plan, settings: Settings) -> None:
+    """Refuse to read open transactions of topics with fan-out, because their producers write in transactions."""
+    if plan.split_topics and not settings.read_committed:
+        raise SettingsError(
+            f"topic {plan.split_topics[0]!r} is read with fan_out=True, and its producers write in transactions. Set "
+            "isolation_level='read_committed', or processing_guarantee='exactly_once'"
+        )
+
+
+def check_split_topics(plan: Plan, existing: Collection[str]) -> None:
+    """Refuse to read a topic with fan-out like any other, because the records of its split partitions would be missing.
+
+    Raises:
+        TopologyError: If a source without ``fan_out`` reads such a topic.
+    """
+    for topic in (*plan.external_topics, *plan.global_part_of):
+        if control_topic(topic) in existing and topic not in plan.split_topics:
+            way = (
+                "A global table cannot read them; merge the partitions, and delete the control topic"
+                if topic in plan.global_part_of
+                else "Read it with fan_out=True"
+            )
+            raise TopologyError(
+                f"the partitions of topic {topic!r} can be split by key range, because its control topic {control_topic(topic)!r} exists. "
+                f"The records of a split partition are in other topics, which this application would not read. {way}"
+            )
 
 
 def spark_partitions(settings: Settings) -> int | None:

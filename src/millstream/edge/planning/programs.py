@@ -11,7 +11,7 @@ from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.edge.planning.plans import check_rates, planned
+from millstream.edge.planning.plans import check_isolation, check_rates, planned
 from millstream.edge.planning.store_engines import copies_spec
 from millstream.edge.settings.settings import Settings
 
@@ -30,7 +30,7 @@ class Program:
     renamed_stores: Mapping[str, str]
 
     def matching(self, settings: Settings, existing: Collection[str]) -> Plan:
-        if not self.plan.has_patterns:
+        if not self.plan.topics_vary:
             return self.plan
         return planned(self.topology, self.plan.application_id, settings, existing)
 
@@ -50,6 +50,7 @@ def program_of(
     own = topology.copy()
     plan = planned(own, application_id, settings)
     check_rates(plan, settings)
+    check_isolation(plan, settings)
     settings.policies.check_nodes(plan)
     copies = copies_spec(plan, settings, settings.home(application_id) / "tasks")
     renamed = checked_renames(renamed_stores or {}, plan.store_fingerprints())

@@ -30,11 +30,10 @@ CONNECTION: Final = (
 _CONFIG: Final = {"cleanup.policy": "compact"}
 
 
-class ControlLog:
-    """The control topic of a topic with fan-out. It is created if missing.
+class ControlReader:
+    """Reads the control topic of a topic with fan-out. The control topic is created if missing.
 
     Raises:
-        TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers in time.
     """
 
@@ -44,15 +43,72 @@ class ControlLog:
         self.patience_s = patience_s
         base = connection(settings)
         self._servers = str(base.get("bootstrap.servers"))
-        self.broker = Broker(base, self.name, False, patience_s)
-        self.partitions = self.broker.partition_counts([topic]).get(topic, 0)
+        self._next = 0
+        self.broker = Broker(base, self.name, True, patience_s)
+        self.broker.ensure_topic(self.name, 1, _CONFIG)
+        reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        more = {"fetch.wait.max.ms": 100, "enable.partition.eof": True}
+        self._consumer = made(Consumer, {**base, **reading, **more})
+        self._consumer.assign([ClientPartition(self.name, 0, OFFSET_BEGINNING)])
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Apply the next record, waiting at most ``timeout_s`` seconds. Return whether there was one."""
+        message = self._consumer.poll(timeout_s)
+        if message is None:
+            return False
+        if error := message.error():
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._next = message.offset() or 0
+            elif not is_unavailable(error):
+                raise translated(KafkaException(error), f"reading {self.name!r}", self._servers)
+            return False
+        value = message.value()
+        self.ledger.apply((message.key() or b"").decode(), None if value is None else json.loads(value))
+        self._next = (message.offset() or 0) + 1
+        return True
+
+    def until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Apply records until a condition holds, for at most ``timeout_s`` seconds. Check after each record and return whether it holds."""
+        deadline = monotonic() + timeout_s
+        while not reached():
+            left = deadline - monotonic()
+            if left <= 0:
+                return False
+            self.poll(min(left, 0.1))
+        return True
+
+    def expect(self, reached: Callable[[], bool], what: str) -> None:
+        """Apply records until a condition holds."""
+        if not self.until(reached, self.patience_s):
+            raise BrokerUnavailableError(
+                f"the control topic {self.name!r} at {self._servers} did not show {what} within {self.patience_s:.0f} s. "
+                "Check that the broker runs and that no transaction on this topic hangs, then try again"
+            )
+
+    def read_on(self) -> None:
+        """Apply all committed records that are in the topic now."""
+        end = self.broker.end_offsets({self.name: 1})[self.name][0]
+        self.expect(lambda: self._next >= end, f"the records before offset {end}")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class ControlLog(ControlReader):
+    """The control topic of a topic with fan-out, to read and to write.
+
+    Raises:
+        TopicNotFoundError: If the topic does not exist.
+        BrokerUnavailableError: If no broker answers in time.
+    """
+
+    def __init__(self, settings: ClientSettings, topic: str, patience_s: float) -> None:
+        base = connection(settings)
+        self.partitions = Broker(base, topic, False, patience_s).partition_counts([topic]).get(topic, 0)
         if not self.partitions:
             raise TopicNotFoundError(f"topic {topic!r} does not exist; give the name of an existing topic")
-        self.broker.ensure_topic(self.name, 1, _CONFIG)
+        super().__init__(settings, topic, patience_s)
         self._producer = made(Producer, {**base, "enable.idempotence": True, "linger.ms": 0})
-        reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
-        self._consumer = made(Consumer, {**base, **reading, "fetch.wait.max.ms": 100})
-        self._consumer.assign([ClientPartition(self.name, 0, OFFSET_BEGINNING)])
 
     def publish(self, key: str, value: Mapping[str, Any] | None) -> None:
         """Write a record and wait for its acknowledgement."""
@@ -67,45 +123,11 @@ class ControlLog:
             cause = failures[0] if failures else KafkaError(KafkaError._TIMED_OUT)
             raise translated(KafkaException(cause), f"writing to {self.name!r}", self._servers)
 
-    def poll(self, timeout_s: float = 0.0) -> bool:
-        """Apply the next record, waiting at most ``timeout_s`` seconds. Return whether there was one."""
-        message = self._consumer.poll(timeout_s)
-        if message is None:
-            return False
-        if error := message.error():
-            if is_unavailable(error):
-                return False
-            raise translated(KafkaException(error), f"reading {self.name!r}", self._servers)
-        value = message.value()
-        self.ledger.apply((message.key() or b"").decode(), None if value is None else json.loads(value))
-        return True
-
-    def until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Apply records until a condition holds, for at most ``timeout_s`` seconds. Check after each record and return whether it holds."""
-        deadline = monotonic() + timeout_s
-        while not reached():
-            left = deadline - monotonic()
-            if left <= 0:
-                return False
-            self.poll(min(left, 0.1))
-        return True
-
     def barrier(self) -> None:
         """Read to the current end of the topic."""
         token = uuid4().hex
         self.publish(BARRIER, {"token": token})
         self.expect(lambda: self.ledger.barrier == token, "the records that were written before")
-
-    def expect(self, reached: Callable[[], bool], what: str) -> None:
-        """Apply records until a condition holds."""
-        if not self.until(reached, self.patience_s):
-            raise BrokerUnavailableError(
-                f"the control topic {self.name!r} at {self._servers} did not show {what} within {self.patience_s:.0f} s. "
-                "Check that the broker runs and that no transaction on this topic hangs, then try again"
-            )
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 def connection(settings: ClientSettings) -> ClientSettings:

@@ -27,6 +27,7 @@ from millstream.core.runtime.remaining_inputs import RemainingInputs, lets_tasks
 from millstream.core.runtime.throttling import Throttle
 from millstream.core.topology.evolution import check_stores, with_new_names
 from millstream.drivers.spark.clock import wall_clock
+from millstream.drivers.spark.planner.fan_outs import FanOuts
 from millstream.drivers.spark.planner.global_ends import GlobalEnds
 from millstream.drivers.spark.planner.input_planner import InputPlanner, Outlook
 from millstream.drivers.spark.planner.repartitions import Repartitions
@@ -74,6 +75,7 @@ class Planner:
         self._committed_later = topics_committed_later(plan)
         self._finished_later = topics_finished_later(plan)
         self._repartitions = Repartitions(spec)
+        self._fan_outs = FanOuts(spec)
         self._inputs = InputPlanner(plan, spec.topology.layout, spec.waits, spec.broker)
 
     def first(self) -> dict[str, Any]:
@@ -118,6 +120,10 @@ class Planner:
             return None
 
     def _complete_plan(self, start: BatchPlan, request: _Request) -> BatchPlan | None:
+        if request.ends is not None:
+            self._fan_outs.follow()
+        paused = self._fan_outs.with_fan_outs(request.orders.paused)
+        request = request._replace(orders=replace(request.orders, paused=paused))
         planned = self._planned(request)
         if planned is None:
             return None
@@ -172,7 +178,8 @@ class Planner:
         self._begun = True
         remaining = self._unknown(orders)
         if ends is not None:
-            _, remaining = self._aligned(request, positions, positions, {}, self._limited(ends))
+            readable = self._fan_outs.readable(positions, self._limited(ends), orders.records)
+            _, remaining = self._aligned(request, positions, positions, {}, readable)
         planned = self._after(start, positions, clock, remaining)
         return replace(planned, tick=start.tick + 1, initialization=self._spec.initialization)
 
@@ -194,9 +201,10 @@ class Planner:
             if positions is None:
                 return None
             limited = self._limited(ends)
-            allowed = self._allowed(positions, limited, orders)
+            readable = self._fan_outs.readable(positions, limited, orders.records)
+            allowed = self._allowed(positions, readable, orders)
             admitted = self._repartitions.admitted(positions, allowed, orders.bytes_per_record)
-            planned, remaining = self._aligned(request, positions, admitted, allowed, limited)
+            planned, remaining = self._aligned(request, positions, admitted, allowed, readable)
             goes_on = planned != start.positions or self._releases_records(request, remaining)
             if goes_on:
                 self._throttle.taken(positions, planned)

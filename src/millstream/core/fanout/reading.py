@@ -1,0 +1,66 @@
+"""Reading a partition with fan-out: one epoch after the other, so that the records of a key are processed in the order of its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Protocol
+
+from millstream.core.fanout.epochs import Epoch, History
+from millstream.core.model.ids import TopicPartition
+
+
+class EpochReader(Protocol):
+    """Reads the epochs of the partitions that were ever split."""
+
+    def histories(self) -> tuple[History, ...]:
+        """Return all epochs that had begun before the call.
+
+        Raises:
+            BrokerUnavailableError: If no broker answers in time.
+        """
+        ...
+
+
+class Epochs(Protocol):
+    """Opens the reader of the epochs. Picklable."""
+
+    def open(self) -> EpochReader: ...
+
+
+def reading(
+    history: History, positions: Mapping[TopicPartition, int], buffered: Container[TopicPartition]
+) -> Epoch:
+    """Return the epoch whose logs a reader reads now: the first with records that are not yet processed.
+
+    Args:
+        positions: The next offset of each log that the reader knows.
+        buffered: The logs of which records have been read, but not yet processed.
+    """
+    for epoch in history.epochs[:-1]:
+        for stretch in epoch.stretches:
+            known = positions.get(stretch.log)
+            if known is None or known < (stretch.end or 0) or stretch.log in buffered:
+                return epoch
+    return history.current
+
+
+def limits(
+    history: History, epoch: Epoch, positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
+    """Return how far each log may be read while a reader reads an epoch. None: to its end.
+
+    Example:
+        >>> orders = History.new(TopicPartition("orders", 0))
+        >>> first, second = orders.logs(2)
+        >>> split = orders.changed(2, {orders.primary: 100, first: 0, second: 0})
+        >>> def shown(positions):
+        ...     epoch = reading(split, positions, buffered=())
+        ...     return {str(log): limit for log, limit in sorted(limits(split, epoch, positions).items())}
+        >>> shown({orders.primary: 99, first: 0, second: 0})
+        {'orders-0': 100, 'orders-fanout-0-0': 0, 'orders-fanout-0-1': 0}
+        >>> shown({orders.primary: 100, first: 0, second: 0})
+        {'orders-0': 100, 'orders-fanout-0-0': None, 'orders-fanout-0-1': None}
+    """
+    ends = {stretch.log: stretch.end for stretch in epoch.stretches}
+    logs = {stretch.log for each in history.epochs for stretch in each.stretches}
+    return {log: ends[log] if log in ends else positions.get(log, 0) for log in logs}

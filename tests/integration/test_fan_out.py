@@ -1,0 +1,118 @@
+"""A split partition, on Spark: it is split, split again and merged while an application reads it, and while it does not run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import TopologyError
+from millstream.drivers.kafka.fanout.coordinator import Coordinator
+from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
+
+from .helpers import Apps, committed_records, eventually, latest
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+KEYS = [f"k{number}" for number in range(40)]
+
+
+class Orders:
+    """A topic with one partition, a producer of numbered orders per key, and changes of the fan-out."""
+
+    def __init__(self, apps: Apps) -> None:
+        self._apps = apps
+        self.topic = apps.topic("orders", 1)
+        settings: dict[str, Any] = {"bootstrap.servers": apps.kafka.bootstrap_servers}
+        self._producer = KeyRangeProducer(settings, self.topic)
+        self._coordinator = Coordinator(settings, self.topic)
+        self.sent = 0
+
+    def send(self, per_key: int) -> None:
+        for number in range(self.sent, self.sent + per_key):
+            for key in KEYS:
+                self._producer.produce(self.topic, str(number), key)
+        assert self._producer.flush(30) == 0
+        self.sent += per_key
+
+    def split(self, ranges: int) -> None:
+        self._coordinator.change(0, ranges)
+
+    def merge(self) -> None:
+        self.split(1)
+
+    def close(self) -> None:
+        self._coordinator.close()
+        self._producer.close()
+
+
+@pytest.fixture
+def orders(apps: Apps) -> Iterator[Orders]:
+    made = Orders(apps)
+    yield made
+    made.close()
+
+
+def topology(apps: Apps, orders: Orders, *, repartitioned: bool) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    stream = builder.stream(orders.topic, fan_out=True)
+    if repartitioned:
+        stream = stream.select_key(lambda key, value: key.upper()).repartition(partitions=2)
+    stream.to(apps.topic("copies", 1))
+    stream.group_by_key().count(store="counts").to_stream().to(apps.topic("counts", 1), value=ms.serdes.int64)
+    return builder.build()
+
+
+@pytest.mark.parametrize("settings", [
+    pytest.param({"isolation_level": "read_committed"}, id="at-least-once"),
+    pytest.param({"processing_guarantee": "exactly_once"}, id="exactly-once"),
+    pytest.param({"processing_guarantee": "exactly_once", "parallelism": 4}, id="key-ranges"),
+    pytest.param({"isolation_level": "read_committed", "repartitioned": True}, id="repartitioned"),
+])  # fmt: skip
+def test_every_record_is_counted_once_and_each_key_in_order(
+    apps: Apps, orders: Orders, settings: dict[str, Any]
+) -> None:
+    settings = dict(settings)
+    repartitioned = settings.pop("repartitioned", False)
+    read = topology(apps, orders, repartitioned=repartitioned)
+
+    def counts() -> set[int]:
+        return set(latest(committed_records(apps.kafka, f"{apps.id}-counts"), ms.serdes.int64).values())
+
+    orders.send(5)
+    orders.split(3)
+    orders.send(5)
+    running = apps.start(read, metadata_max_age_ms=300_000, **settings)
+    eventually(lambda: counts() == {10}, "records before and after a split")
+    orders.send(5)
+    orders.split(5)
+    orders.send(5)
+    orders.split(2)
+    orders.send(5)
+    eventually(lambda: counts() == {25}, "records of further splits")
+    orders.merge()
+    orders.send(5)
+    eventually(lambda: counts() == {30}, "records after the merge")
+    running.stop()
+    orders.send(5)
+    orders.split(2)
+    orders.send(5)
+    orders.merge()
+    orders.send(5)
+    apps.run(read, **settings)
+    assert counts() == {45}
+    numbers = defaultdict(list)
+    for record in committed_records(apps.kafka, f"{apps.id}-copies"):
+        numbers[record.key].append(int(record.value or b""))
+    assert len(numbers) == len(KEYS)
+    assert all(of_key == list(range(45)) for of_key in numbers.values()), numbers
+
+
+def test_an_application_that_would_miss_records_does_not_start(apps: Apps, orders: Orders) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream(orders.topic).to(apps.topic("copies", 1))
+    with pytest.raises(TopologyError, match=f"'{orders.topic}' can be split by key range.*fan_out=True"):
+        apps.start(builder.build())
