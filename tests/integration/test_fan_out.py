@@ -116,3 +116,21 @@ def test_an_application_that_would_miss_records_does_not_start(apps: Apps, order
     builder.stream(orders.topic).to(apps.topic("copies", 1))
     with pytest.raises(TopologyError, match=f"'{orders.topic}' can be split by key range.*fan_out=True"):
         apps.start(builder.build())
+
+
+def test_results_are_written_by_key_range_while_the_partition_is_split_and_merged(
+    apps: Apps, orders: Orders
+) -> None:
+    source, copies = apps.topic("numbers", 2), apps.topic("copies", 1)
+    builder = ms.StreamsBuilder()
+    builder.stream(source).to(orders.topic, fan_out=True)
+    builder.stream(orders.topic, fan_out=True).to(copies)
+    running = apps.start(builder.build(), isolation_level="read_committed")
+    for number, ranges in enumerate((1, 3, 2, 1)):
+        orders.split(ranges)
+        apps.kafka.produce(source, [(key, str(number)) for key in KEYS])
+    eventually(lambda: len(apps.kafka.consume(copies)) == 4 * len(KEYS), "all records behind the split topic")
+    running.stop()
+    assert {value.key: value.value for value in committed_records(apps.kafka, copies)} == {
+        key.encode(): b"3" for key in KEYS
+    }

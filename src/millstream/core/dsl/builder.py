@@ -127,16 +127,14 @@ class StreamsBuilder:
             timestamp: ``(ConsumerRecord, partition_time_ms) -> ms``; None uses the record's own timestamp.
             offset_reset: Where to begin without committed offsets: ``"earliest"``, ``"latest"``, ``"none"`` (an error), or a timedelta,
                 which is how far back to begin. None uses the application's setting.
-            fan_out: Whether to read the records of split partitions as well, which producers with key ranges write to fan-out topics
-                (``millstream fanout``). An application that does not read them refuses to start on a topic with a split partition.
+            fan_out: Whether to read the records of split partitions as well. Without it, an application refuses a topic with fan-out.
             name: Name of the source node.
 
         Returns:
             The stream. Streams of the same topics, or of equal patterns, share the source of the first one.
 
         Raises:
-            TopologyError: If a name is in use, if a table or a stream of other topics also reads one of the topics, if another stream of
-                the same topics has a different serde, extractor or offset reset, or if a pattern is read with ``fan_out``.
+            TopologyError: If a name is in use, a pattern has ``fan_out``, or a table, or a stream with other options, reads a topic, too.
 
         Source: ``StreamsBuilder.stream``; KIP-1106 for the timedelta.
 

@@ -233,6 +233,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
         partitioner: StreamPartitioner | None = None,
+        fan_out: bool = False,
         name: str | None = None,
     ) -> None:
         """Send the records to a topic, with their timestamps and headers.
@@ -241,16 +242,16 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
             topic: A topic, or a function of key, value and ``RecordContext`` that returns a topic.
             key: Serde of the keys; None uses the serde known from upstream, else the builder's default.
             value: Serde of the values; None as for ``key``.
-            partitioner: ``(topic, key, value, partitions) -> partition``. It may also return several partitions, each of which receives
-                the record (an empty result drops and counts it), or None, which chooses like Java producers. Without a partitioner,
-                partitions are chosen in the same way, but with a serde of windowed keys, all windows of a key go to the partition of the
-                key. ``partitions`` is 0 for a topic that a function returns and that did not exist at the start.
+            partitioner: ``(topic, key, value, partitions) -> partition``, several partitions (each receives the record; no partition drops
+                and counts it), or None for the choice of Java producers, which is the default. With a serde of windowed keys, the default
+                sends all windows of a key to one partition. ``partitions`` is 0 for a function's topic that did not exist at the start.
+            fan_out: Whether partitions of the topic may be split by key range. Only for a fixed topic, under at-least-once delivery.
             name: Name of the sink node.
         """
         key, value = self._serdes(key, value)
         sink = self._graph.name("KSTREAM-SINK", name)
         windows = window_bytes(key) if partitioner is None else 0
-        self._graph.topology.add(Sink(sink, (self._node,), topic, key, value, partitioner, windows))
+        self._graph.topology.add(Sink(sink, (self._node,), topic, key, value, partitioner, windows, fan_out))
 
     def through(
         self,

@@ -138,6 +138,10 @@ class Sink(Node):
     Attributes:
         partitioner: Chooses the partition; None chooses by key.
         window_bytes: Number of bytes at the end of a serialised key that do not affect the partition (``WindowedStreamPartitioner``).
+        fan_out: Whether partitions of the topic may be split by key range.
+
+    Raises:
+        TopologyError: If a function chooses the topics of a sink with ``fan_out``.
     """
 
     topic: str | TopicNameExtractor
@@ -145,6 +149,13 @@ class Sink(Node):
     value: Serde[Any]
     partitioner: StreamPartitioner | None = None
     window_bytes: int = 0
+    fan_out: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fan_out and not isinstance(self.topic, str):
+            raise TopologyError(
+                f"sink {self.name!r} sends to topics that a function chooses, so fan_out=True does not fit: name the topic"
+            )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -202,13 +202,24 @@ class Plan:
     @cached_property
     def sink_topics(self) -> tuple[str, ...]:
         """The fixed topics to which results are sent, without internal topics."""
-        names = (
-            node.topic
-            for sub in self.subtopologies
-            for node in sub.nodes.values()
-            if isinstance(node, Sink) and isinstance(node.topic, str)
-        )
+        names = (sink.topic for sink in self._sinks if isinstance(sink.topic, str))
         return tuple(dict.fromkeys(name for name in names if name not in self.internal_topics))
+
+    @cached_property
+    def fan_out_sinks(self) -> frozenset[str]:
+        """The topics to which a sink sends by key range."""
+        return frozenset(sink.topic for sink in self._sinks if sink.fan_out and isinstance(sink.topic, str))
+
+    @cached_property
+    def plain_sinks(self) -> frozenset[str]:
+        """The topics to which a sink sends without fan-out."""
+        return frozenset(
+            sink.topic for sink in self._sinks if not sink.fan_out and isinstance(sink.topic, str)
+        )
+
+    @property
+    def _sinks(self) -> Iterator[Sink]:
+        return (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
 
     @cached_property
     def failure_topics(self) -> frozenset[str]:
@@ -220,10 +231,9 @@ class Plan:
     @cached_property
     def places_in_any_topic(self) -> bool:
         """Whether a sink chooses partitions of topics that a function returns, so that the partition count of any topic may be needed."""
-        sinks = (node for sub in self.subtopologies for node in sub.nodes.values() if isinstance(node, Sink))
         return any(
             (sink.partitioner is not None or sink.window_bytes) and not isinstance(sink.topic, str)
-            for sink in sinks
+            for sink in self._sinks
         )
 
     def runs_before_shuffle(self, sub: SubTopology) -> bool:

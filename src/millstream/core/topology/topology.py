@@ -18,15 +18,8 @@ from millstream.core.model.serdes import Serde
 from millstream.core.model.serdes import string as _string
 from millstream.core.topology import describe as _describe
 from millstream.core.topology import drawing as _drawing
-from millstream.core.topology.async_nodes import (
-    MAX_UNACKNOWLEDGED,
-    Completion,
-)
-from millstream.core.topology.checks import (
-    check_complete,
-    check_kept,
-    existing_names,
-)
+from millstream.core.topology.async_nodes import MAX_UNACKNOWLEDGED, Completion
+from millstream.core.topology.checks import check_complete, check_kept, existing_names
 from millstream.core.topology.global_nodes import GlobalProcess, GlobalSource
 from millstream.core.topology.node_graph import NodeGraph
 from millstream.core.topology.nodes import (
@@ -163,6 +156,7 @@ class Topology(NodeGraph):
         key: Serde[Any] = _string,
         value: Serde[Any] = _string,
         partitioner: StreamPartitioner | None = None,
+        fan_out: bool = False,
     ) -> Topology:
         """Add a node that sends to a topic.
 
@@ -174,11 +168,12 @@ class Topology(NodeGraph):
             value: Serde of the values.
             partitioner: Chooses one or several partitions; see ``KStream.to``. None uses the default of Java producers (murmur2 of the
                 key).
+            fan_out: Whether partitions of the topic may be split by key range; see ``KStream.to``.
 
         Raises:
-            TopologyError: If the name is in use or a parent is unknown.
+            TopologyError: If the name is in use, a parent is unknown, or a function chooses the topic of a sink with ``fan_out``.
         """
-        return self.add(Sink(name, _names(parents), topic, key, value, partitioner))
+        return self.add(Sink(name, _names(parents), topic, key, value, partitioner, fan_out=fan_out))
 
     def add_state_store(self, store: StoreSpec, *, processors: Iterable[str] = ()) -> Topology:
         """Add a store and connect it to processors.

@@ -318,7 +318,7 @@ class Launch:
             prepared.global_counts,
             settings.app_config,
             ThreadsOfTasks(threads_of(now.plan, now.layout, settings, session)),
-            *clients.senders(),
+            *clients.senders(now.plan),
             clients.most_bytes(),
             clients.most_bytes_in(prepared.sinks),
         )

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from millstream.core.model.ids import TaskId
+from millstream.core.ports import Sender
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.changelog import KafkaChangelogs
 from millstream.drivers.kafka.clients import hang_up
 from millstream.drivers.kafka.election import Election
 from millstream.drivers.kafka.fanout.epoch_reader import KafkaEpochs
+from millstream.drivers.kafka.fanout.sender import FanOutSender
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.drivers.kafka.marks import Marks
@@ -59,14 +61,15 @@ class Clients:
         """Return the sender of an exactly-once run; None under at least once."""
         return self.transactions(run) if self.settings.exactly_once else None
 
-    def senders(self) -> tuple[KafkaSender | None, KafkaSender | None]:
+    def senders(self, plan: Plan) -> tuple[Sender | None, Sender | None]:
         """Return the sender of results, and the sender of dead letters for records that stop the application.
 
         The first is None under exactly once, the second without a dead-letter topic.
         """
         sender, settings = self._sender(), self.settings
+        results: Sender = FanOutSender(sender, plan.fan_out_sinks) if plan.fan_out_sinks else sender
         return (
-            None if settings.exactly_once else sender,
+            None if settings.exactly_once else results,
             None if settings.dead_letter_topic is None else sender,
         )
 

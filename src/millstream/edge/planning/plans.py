@@ -74,31 +74,48 @@ def check_rates(plan: Plan, settings: Settings) -> None:
         )
 
 
-def check_isolation(plan: Plan, settings: Settings) -> None:
-    """Refuse to read open transactions of topics with fan-out, because their producers write in transactions."""
+def check_fan_out(plan: Plan, settings: Settings) -> None:
+    """Refuse settings that do not fit topics with fan-out, because their producers write in transactions of their own.
+
+    Raises:
+        SettingsError: If open transactions would be read, or records would be sent exactly once.
+    """
     if plan.split_topics and not settings.read_committed:
         raise SettingsError(
             f"topic {plan.split_topics[0]!r} is read with fan_out=True, and its producers write in transactions. Set "
             "isolation_level='read_committed', or processing_guarantee='exactly_once'"
         )
+    if plan.fan_out_sinks and settings.exactly_once:
+        raise SettingsError(
+            f"topic {min(plan.fan_out_sinks)!r} is written with fan_out=True, which works only under "
+            "processing_guarantee='at_least_once': whoever splits a partition must be able to abort the transactions of its producers"
+        )
 
 
 def check_split_topics(plan: Plan, existing: Collection[str]) -> None:
-    """Refuse to read a topic with fan-out like any other, because the records of its split partitions would be missing.
+    """Refuse to read and write topics with fan-out like others: records would be missing, or readers would not find them.
 
     Raises:
-        TopologyError: If a source without ``fan_out`` reads such a topic.
+        TopologyError: If a source or a sink without ``fan_out`` uses such a topic.
     """
-    for topic in (*plan.external_topics, *plan.global_part_of):
-        if control_topic(topic) in existing and topic not in plan.split_topics:
-            way = (
-                "A global table cannot read them; merge the partitions, and delete the control topic"
-                if topic in plan.global_part_of
-                else "Read it with fan_out=True"
-            )
+    topics = {
+        topic
+        for topic in (*plan.external_topics, *plan.global_part_of, *plan.sink_topics)
+        if control_topic(topic) in existing
+    }
+    for topic in sorted(topics):
+        why = f"the partitions of topic {topic!r} can be split by key range, because its control topic {control_topic(topic)!r} exists"
+        if topic in plan.global_part_of:
             raise TopologyError(
-                f"the partitions of topic {topic!r} can be split by key range, because its control topic {control_topic(topic)!r} exists. "
-                f"The records of a split partition are in other topics, which this application would not read. {way}"
+                f"{why}. A global table would not read the records of split partitions. Merge the partitions, and delete the control topic"
+            )
+        if topic in plan.external_topics and topic not in plan.split_topics:
+            raise TopologyError(
+                f"{why}. This application would not read the records of split partitions. Read it with fan_out=True"
+            )
+        if topic in plan.plain_sinks:
+            raise TopologyError(
+                f"{why}. Readers would not find the records that this application sends to a split partition. Write it with fan_out=True"
             )
 
 

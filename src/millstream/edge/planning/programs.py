@@ -11,7 +11,7 @@ from millstream.core.topology.evolution import checked_renames
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.edge.planning.plans import check_isolation, check_rates, planned
+from millstream.edge.planning.plans import check_fan_out, check_rates, planned
 from millstream.edge.planning.store_engines import copies_spec
 from millstream.edge.settings.settings import Settings
 
@@ -50,7 +50,7 @@ def program_of(
     own = topology.copy()
     plan = planned(own, application_id, settings)
     check_rates(plan, settings)
-    check_isolation(plan, settings)
+    check_fan_out(plan, settings)
     settings.policies.check_nodes(plan)
     copies = copies_spec(plan, settings, settings.home(application_id) / "tasks")
     renamed = checked_renames(renamed_stores or {}, plan.store_fingerprints())

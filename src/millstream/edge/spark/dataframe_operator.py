@@ -129,6 +129,11 @@ def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
             f"sink {placed[0]!r} has a partitioner, but the result of transform() has no partitions: its writer chooses them. "
             "Leave the partitioner out, or run the topology as a millstream.Application"
         )
+    if plan.fan_out_sinks:
+        raise TopologyError(
+            f"topic {min(plan.fan_out_sinks)!r} is written with fan_out=True, but the writer of the result of transform() sends the records. "
+            "Run the topology as a millstream.Application"
+        )
     through_kafka = [topic.name for topic in plan.internal_topics.values() if not topic.through_shuffle]
     if through_kafka:
         raise TopologyError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from millstream.core.topology.evolution import Remembered, appeared, parts_from_
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.routing import check_routing, routing_of
-from millstream.edge.planning.plans import check_isolation, check_split_topics
+from millstream.edge.planning.plans import check_fan_out, check_split_topics
 from millstream.edge.settings.settings import Settings
 
 P = ms.TopicPartition
@@ -26,6 +27,7 @@ EXISTING = {
     "rates-fanout-0": 4,
     "other": 9,
 }
+SOMEWHERE: dict[str, Any] = {"bootstrap_servers": "localhost:1", "state_dir": "/nowhere"}
 
 
 def joined(*, repartitioned: bool = False) -> ms.Topology:
@@ -108,7 +110,7 @@ def test_a_pattern_cannot_be_read_with_fan_out() -> None:
 def test_streams_of_a_topic_agree_about_fan_out() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("orders", fan_out=True)
-    with pytest.raises(TopologyError, match="fan_out=True and by .* with fan_out=False"):
+    with pytest.raises(TopologyError, match=r"fan_out=True and by .* with fan_out=False"):
         builder.stream("orders")
 
 
@@ -127,13 +129,35 @@ def test_a_split_topic_is_no_global_table() -> None:
     builder = ms.StreamsBuilder()
     builder.global_table("orders")
     builder.stream("rates").to("out")
-    with pytest.raises(TopologyError, match="A global table cannot read them"):
+    with pytest.raises(TopologyError, match="A global table would not read"):
         check_split_topics(builder.build().plan(), EXISTING)
 
 
-def test_their_open_transactions_are_not_read() -> None:
-    given = {"bootstrap_servers": "localhost:1", "state_dir": "/nowhere"}
+def test_open_transactions_of_a_split_topic_are_not_read() -> None:
     with pytest.raises(SettingsError, match="isolation_level='read_committed'"):
-        check_isolation(joined().plan(), Settings(**given))
-    check_isolation(joined().plan(), Settings(**given, isolation_level="read_committed"))
-    check_isolation(joined().plan(), Settings(**given, processing_guarantee="exactly_once"))
+        check_fan_out(joined().plan(), Settings(**SOMEWHERE))
+    check_fan_out(joined().plan(), Settings(**SOMEWHERE, isolation_level="read_committed"))
+    check_fan_out(joined().plan(), Settings(**SOMEWHERE, processing_guarantee="exactly_once"))
+
+
+def writing(*, fan_out: bool) -> Plan:
+    builder = ms.StreamsBuilder()
+    builder.stream("other").to("orders", fan_out=fan_out)
+    return builder.build().plan()
+
+
+def test_a_split_topic_is_not_written_like_others() -> None:
+    with pytest.raises(TopologyError, match="Write it with fan_out=True"):
+        check_split_topics(writing(fan_out=False), EXISTING)
+    check_split_topics(writing(fan_out=True), EXISTING)
+
+
+def test_a_split_topic_is_written_at_least_once() -> None:
+    with pytest.raises(SettingsError, match="processing_guarantee='at_least_once'"):
+        check_fan_out(writing(fan_out=True), Settings(**SOMEWHERE, processing_guarantee="exactly_once"))
+    check_fan_out(writing(fan_out=True), Settings(**SOMEWHERE))
+
+
+def test_a_function_does_not_choose_topics_with_fan_out() -> None:
+    with pytest.raises(TopologyError, match="topics that a function chooses, so fan_out=True does not fit"):
+        ms.StreamsBuilder().stream("other").to(lambda key, value, context: value, fan_out=True)

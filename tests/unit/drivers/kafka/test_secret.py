@@ -54,13 +54,17 @@ def settings(reference: object) -> Settings:
 
 def test_nothing_that_is_shipped_holds_the_secret(settings: Settings) -> None:
     clients = Clients(settings, "shop")
+    builder = ms.StreamsBuilder()
+    builder.stream("orders", fan_out=True).to("out", fan_out=True)
+    plan = builder.build().plan("shop")
     shipped = [
         clients.broker(),
         clients.fetcher(),
         clients.publisher(),
-        *clients.senders(),
+        *clients.senders(plan),
         clients.transactions(),
         clients.marks(),
+        clients.epochs(plan),
         settings.client("producer", "shop"),
     ]
     for value in shipped:

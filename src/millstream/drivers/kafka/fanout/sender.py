@@ -1,0 +1,82 @@
+"""Sends the results of an application to topics with fan-out. Implements ``Sender``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final
+
+from millstream.core.model.errors import MillstreamError
+from millstream.core.model.record import Records
+from millstream.drivers.kafka.clients import ClientSettings, discard, warm, warmed
+from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
+from millstream.drivers.kafka.produce import KafkaSender
+
+_TOPIC: Final = "millstream.topic"
+_WAIT_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class FanOutSender:
+    """Sends records to topics with fan-out by key range, and all others with another sender. Picklable.
+
+    Each process caches a producer per topic with fan-out. It answers changes while no micro-batch runs, too.
+    """
+
+    others: KafkaSender
+    topics: frozenset[str]
+
+    def publish(self, topic: str, records: Records) -> None:
+        """Put records into the queue of the topic's producer. The first call connects it.
+
+        Raises:
+            MillstreamError: If the producer has failed.
+        """
+        if topic not in self.topics:
+            return self.others.publish(topic, records)
+        producer = warm(_opened, self._settings(topic))
+        partitions = repeat(-1) if records.partitions is None else records.partitions
+        headers = repeat(None) if records.headers is None else map(list, records.headers)
+        columns = zip(records.values, records.keys, partitions, records.timestamps, headers, strict=False)
+        with _discarded_if_failed(producer):
+            for value, key, partition, timestamp, some in columns:
+                while True:
+                    try:
+                        producer.produce(topic, value, key, partition, timestamp=timestamp or 1, headers=some)
+                        break
+                    except BufferError:
+                        producer.flush(_WAIT_S)
+        return None
+
+    def flush(self) -> None:
+        """Wait until all records that this process has published are committed.
+
+        Raises:
+            MillstreamError: If a producer has failed.
+        """
+        self.others.flush()
+        for topic in self.topics:
+            producer = warmed(_opened, self._settings(topic))
+            if producer is not None:
+                with _discarded_if_failed(producer):
+                    producer.flush()
+
+    def _settings(self, topic: str) -> ClientSettings:
+        return {**self.others.settings, _TOPIC: topic}
+
+
+def _opened(settings: ClientSettings) -> KeyRangeProducer:
+    given = dict(settings)
+    topic = str(given.pop(_TOPIC))
+    return KeyRangeProducer(given, topic)
+
+
+@contextmanager
+def _discarded_if_failed(producer: KeyRangeProducer) -> Iterator[None]:
+    try:
+        yield
+    except MillstreamError:
+        discard(producer)  # the next attempt opens another
+        raise
