@@ -31,7 +31,7 @@ from millstream.edge.application.run_bounds import Bound, Until
 from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.application.single_driver import SingleDriver
 from millstream.edge.application.standby import Standby
-from millstream.edge.application.stop_signals import stopping_on_signals
+from millstream.edge.application.stop_signals import exiting_on_sigterm, stopping_on_signals
 from millstream.edge.application.topology_edits import TopologyEdit, edit_of, emptied
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.broker.kafka_clients import Clients
@@ -124,7 +124,8 @@ class Application:
 
         Source: KIP-28, ``KafkaStreaming.start``; Kafka Streams has no counterpart of ``until``.
         """
-        running = self.start(until=until, standby=standby)
+        with exiting_on_sigterm():
+            running = self.start(until=until, standby=standby)
         with stopping_on_signals(running.stop, hurry=partial(running.stop, drain_timeout_s=0)):
             running.await_termination()
         return running

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from millstream.core.fanout.epochs import control_topic
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.describe import short_lines
 from millstream.core.topology.internal import driver_topic
@@ -177,6 +178,14 @@ def _permissions(application: Application, plan: Plan) -> Iterator[str]:
         yield f"Create, Alter, Read, Write, Describe, DescribeConfigs, Delete on topics with the prefix {application.id}-"
     if exactly_once:
         yield f"Write, Describe on transactional ids with the prefix {application.id}-"
-    else:
-        driver = driver_topic(application.id)
-        yield f"Create, Read, Describe on topic {driver}, and Read, Describe on group {driver}"
+    driver, when = driver_topic(application.id), " (with standby=True)" if exactly_once else ""
+    yield f"Create, Read, Describe on topic {driver}, and Read, Describe on group {driver}{when}"
+    yield from _fan_out_permissions(plan)
+
+
+def _fan_out_permissions(plan: Plan) -> Iterator[str]:
+    for control in map(control_topic, plan.split_topics):
+        yield f"Create, Read, Describe on topic {control}, and Read, Describe on topics with the prefix {control}-"
+    for control in map(control_topic, sorted(plan.fan_out_sinks)):
+        yield f"Create, Read, Write, Describe on topic {control}, and Write, Describe on topics with the prefix {control}-"
+        yield f"Write, Describe on transactional ids with the prefix {control}-, and Read on groups with this prefix"

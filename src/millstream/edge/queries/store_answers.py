@@ -208,9 +208,7 @@ class Answers:
             if scope == "key":
                 key_of(question, store.spec)  # refuses a key that does not fit
             return self._of_globals.answer(question, store.part, store.batch, store.furthest)
-        if not store.copies:
-            raise StoreError(f"the tasks of store {question.store!r} have not started yet; try again")
-        if not store.complete:
+        if not store.copies or not store.complete:
             raise CopyMovedError("not all of its tasks have run since the start or the last edit")
         if question.max_lag is not None and store.lag > question.max_lag:
             raise StoreError(

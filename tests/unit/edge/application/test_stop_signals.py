@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import signal
 
-from millstream.edge.application.stop_signals import stopping_on_signals
+import pytest
+
+from millstream.edge.application.stop_signals import exiting_on_sigterm, stopping_on_signals
 
 
 def test_a_second_signal_hurries() -> None:
@@ -19,4 +21,19 @@ def test_a_second_signal_hurries() -> None:
         ):
             signal.raise_signal(number)
             assert requests.get(timeout=60) == expected
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_during_the_start_ends_the_program_in_order() -> None:
+    before, closed = signal.getsignal(signal.SIGTERM), []
+
+    def start() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            closed.append("lease")
+
+    with pytest.raises(SystemExit) as ended, exiting_on_sigterm():
+        start()
+    assert (ended.value.code, closed) == (128 + signal.SIGTERM, ["lease"])
     assert signal.getsignal(signal.SIGTERM) is before

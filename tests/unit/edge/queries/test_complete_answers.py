@@ -71,7 +71,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 def test_a_repeated_micro_batch_of_the_run_before_starts_only_some_tasks(shop: Shop) -> None:
-    with pytest.raises(StoreError, match="have not started yet"):
+    with pytest.raises(StoreError, match=r"not all of its tasks have run since the start"):
         shop.answers.answer(ALL)
     shop.reports.committed(6, shop.of_tasks[:1])
     for question in (ALL, Question("counts", "get", ("tea",)), Question("counts", "approximate_count")):
