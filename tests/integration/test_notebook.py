@@ -12,6 +12,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from proofs.sizes import sized
+
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 NOTEBOOK = Path(__file__).parents[2] / "examples/notebook/word_count.ipynb"
 
@@ -68,11 +70,17 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebo
 
 @pytest.mark.timeout(900)
 def test_cells_run_in_order_and_some_of_them_again(notebook: Notebook) -> None:
-    notebook.run_to("lab.deploy(topology)")  # then the whole notebook twice, once without a close() before
+    notebook.run_to("lab.deploy(topology)")
     notebook.restart()
-    run_all(notebook)
+    run_all(notebook)  # without a close() before
     notebook.restart()
-    run_all(notebook)
+    sized(run_the_beginning, run_all)(notebook)  # behind a close()
+
+
+def run_the_beginning(notebook: Notebook) -> None:
+    assert "words: running" in notebook.run_to("lab.deploy(topology)")["text/html"]
+    assert counts(notebook.run_to("lab.entries"))["be"] == "2"
+    notebook.run_again("lab.close()")
 
 
 def run_all(notebook: Notebook) -> None:
