@@ -32,6 +32,7 @@ class Cluster:
         self.orders = PlanningOrders()
         self.asked_for: list[tuple[str, ...]] = []
         self.existing = {"orders": 1, LOG: 2}
+        self.committed: Offsets = {}
 
     def ask(self, question: str, data: Any) -> Any:
         if question == "topics":
@@ -56,9 +57,10 @@ class Cluster:
         return {topic: dict.fromkeys(range(count), 0) for topic, count in counts.items()}
 
     def committed_offsets(self, counts: Any) -> Any:
-        return {}
+        return self.committed
 
-    reset_offsets = committed_offsets
+    def reset_offsets(self, counts: Any) -> Any:
+        return {}
 
 
 @pytest.fixture
@@ -66,12 +68,13 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def planner(cluster: Cluster, *known: str) -> Planner:
+def planner(cluster: Cluster, *known: str, counts: bool = True, reset: str = "earliest") -> Planner:
     builder = ms.StreamsBuilder()
-    builder.stream("orders", fan_out=True).group_by_key().count(store="counts").to_stream().to("out")
+    orders = builder.stream("orders", fan_out=True)
+    (orders.group_by_key().count(store="counts").to_stream() if counts else orders).to("out")
     plan = builder.build().plan("app", existing=known)
     spec = TopologySpec(plan, lay_out(plan, cluster.existing), {}, ErrorPolicies(), {"out": 1})
-    made: Any = (spec, cluster, None, cluster, 1_000, 1 << 20, 1, "earliest", Initialization())
+    made: Any = (spec, cluster, None, cluster, 1_000, 1 << 20, 1, reset, Initialization())
     return Planner(SourceSpec(*made, epochs=cluster))
 
 
@@ -117,3 +120,15 @@ def test_deleted_logs_count_as_read(cluster: Cluster) -> None:
     del cluster.existing[LOG]
     assert read_by(planner(cluster), 2)[-1] == {"orders": {0: 10}}
     assert cluster.asked_for == []
+
+
+@pytest.mark.parametrize("reset", ["latest", "none"])
+def test_no_offset_reset_skips_what_follows_a_known_position(cluster: Cluster, reset: str) -> None:
+    cluster.committed = {"orders": {0: 4}}
+    first = planner(cluster, LOG, counts=False, reset=reset).first()
+    assert BatchPlan.from_json(first).positions == {"orders": {0: 4}, LOG: {0: 0, 1: 0}}
+
+
+def test_an_offset_reset_skips_split_partitions_as_a_whole(cluster: Cluster) -> None:
+    first = planner(cluster, LOG, counts=False, reset="latest").first()
+    assert BatchPlan.from_json(first).positions == {"orders": {0: 10}, LOG: {0: 3, 1: 2}}
