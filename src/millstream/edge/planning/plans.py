@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from millstream.core.fanout.epochs import control_topic
+from millstream.core.fanout.epochs import primary_of
 from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.topology.analysis.ranges import divided_plan, is_automatic, workers_of
 from millstream.core.topology.plan import Plan
@@ -93,29 +93,29 @@ def check_fan_out(plan: Plan, settings: Settings) -> None:
 
 
 def check_split_topics(plan: Plan, existing: Collection[str]) -> None:
-    """Refuse to read and write topics with fan-out like others: records would be missing, or readers would not find them.
+    """Refuse to read and write topics with split partitions like others: records would be missing, or readers would not find them.
 
     Raises:
         TopologyError: If a source or a sink without ``fan_out`` uses such a topic.
     """
-    topics = {
-        topic
-        for topic in (*plan.external_topics, *plan.global_part_of, *plan.sink_topics)
-        if control_topic(topic) in existing
-    }
-    for topic in sorted(topics):
-        why = f"the partitions of topic {topic!r} can be split by key range, because its control topic {control_topic(topic)!r} exists"
+    for fan_out, split in sorted(
+        (topic, split) for topic in existing if (split := primary_of(topic)) is not None
+    ):
+        topic, why = (
+            split.topic,
+            f"records of partition {split} may be in topic {fan_out!r}, because the partition has been split",
+        )
         if topic in plan.global_part_of:
             raise TopologyError(
-                f"{why}. A global table would not read the records of split partitions. Merge the partitions, and delete the control topic"
+                f"{why}. A global table would not read them. Merge the partition, and delete {fan_out!r} when all readers have read it"
             )
         if topic in plan.external_topics and topic not in plan.split_topics:
             raise TopologyError(
-                f"{why}. This application would not read the records of split partitions. Read it with fan_out=True"
+                f"{why}. This application would not read them. Read topic {topic!r} with fan_out=True"
             )
         if topic in plan.plain_sinks:
             raise TopologyError(
-                f"{why}. Readers would not find the records that this application sends to a split partition. Write it with fan_out=True"
+                f"{why}. Readers would not find what this application sends to the partition. Write topic {topic!r} with fan_out=True"
             )
 
 

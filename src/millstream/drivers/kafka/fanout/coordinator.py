@@ -55,11 +55,12 @@ class Coordinator:
         Raises:
             FanOutError: If the partition does not exist, or the change was cancelled by another coordinator or a producer.
         """
-        if not 0 <= partition < self._partitions or ranges < 1:
+        if not 0 <= partition < self._partitions:
             raise FanOutError(
-                f"partition {partition} of topic {self._topic!r} cannot be divided into {ranges} key ranges: the topic "
-                f"has {self._partitions} partitions, numbered from 0, and a partition has at least 1 range"
+                f"topic {self._topic!r} has no partition {partition}; its partitions are 0 to {self._partitions - 1}"
             )
+        if ranges < 1:
+            raise FanOutError(f"a partition has at least 1 key range, not {ranges}")
         if ranges > 1:
             self._broker.ensure_topic(fan_out_topic(TopicPartition(self._topic, partition)), ranges, {})
         producer = take_over(self._settings, self._log)
