@@ -17,6 +17,7 @@ from millstream.edge.application.application import Application
 from millstream.edge.application.topology_edits import stores_of_edit
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
 from millstream.edge.checkpoint.continuity import Continuity, continuity
+from millstream.edge.planning.plans import check_split_topics
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def _continued(
 ) -> PreflightReport:
     """Return the report with what the start would do, or with the reason why it could not continue from the checkpoint."""
     try:
+        check_split_topics(plan, existing)
         location = application.settings.checkpoint(application.id)
         progress = _progress(application, location)
         now = continuity(plan, progress, application._program.renamed_stores)
