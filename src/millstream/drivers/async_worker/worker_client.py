@@ -43,6 +43,8 @@ _START_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 """Pause between two attempts to connect to a starting async worker, in seconds. It is impossible to wait for its socket."""
 _ATTEMPTS: Final = 10
+_MOST_KILLED: Final = 3
+"""How many async workers may be killed while they start, by somebody or for want of memory, before the micro-batch fails."""
 _IDLE_S: Final = 300.0
 _FUNCTIONS: Final = 10_000
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -208,15 +210,18 @@ class AsyncWorkerConnection:
     def _started(self) -> socket.socket:
         """Start an async worker until one answers. If several start, one gets the lock and the others end.
 
-        The async worker with the lock may be about to end, so another one is started until one answers.
+        The async worker with the lock may be about to end, so another one is started until one answers. One that was killed is replaced a few
+        times.
         """
-        path = self._address.socket
+        path, killed = self._address.socket, 0
         deadline = time.monotonic() + _START_S
         with tempfile.TemporaryFile() as printed:
             started = self._start(path, printed)
             while (connection := _connect(path)) is None:
                 code = started.poll()
-                if code or time.monotonic() > deadline:
+                killed += code == -signal.SIGKILL
+                fails = code not in (None, 0, -signal.SIGKILL) or killed > _MOST_KILLED
+                if fails or time.monotonic() > deadline:
                     raise AsyncWorkerError(_why_not(path, code, printed))
                 if code is None:
                     time.sleep(_PAUSE_S)

@@ -225,6 +225,25 @@ def test_an_async_worker_that_cannot_start_is_reported_at_once_with_what_it_prin
     assert time.monotonic() - begun < SOON_S
 
 
+@pytest.mark.parametrize("kills", [1, 9])
+def test_an_async_worker_that_is_killed_while_it_starts_is_replaced_a_few_times(
+    address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    journal, python = tmp_path / "journal", tmp_path / "python"
+    lives = f'[ $(wc -l <{journal}) -gt {kills} ] && exec {sys.executable} "$@"'
+    python.write_text(f"#!/bin/sh\necho started >>{journal}\n{lives}\nkill -9 $$\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    connection = AsyncWorkerConnection(address)
+    if kills == 1:
+        assert not connection.ask("t", 0, now_ms(), None).settled
+    else:
+        with pytest.raises(AsyncWorkerError, match="its process ended with code -9"):
+            connection.ask("t", 0, now_ms(), None)
+    assert len(journal.read_text().splitlines()) == min(kills + 1, 4)
+    connection.close()
+
+
 def test_another_one_is_started_when_the_first_found_the_lock_of_one_that_ended(
     address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
