@@ -32,14 +32,16 @@ def reading(
 ) -> Epoch:
     """Return the epoch whose logs a reader reads now: the first with records that are not yet processed.
 
+    A reader that is beyond the end of an epoch in one of its logs has processed the epoch. Records in the buffer are then from a later one.
+
     Args:
         positions: The next offset of each log that the reader knows.
         buffered: The logs of which records have been read, but not yet processed.
     """
     for epoch in history.epochs[:-1]:
         for stretch in epoch.stretches:
-            known = positions.get(stretch.log)
-            if known is None or known < (stretch.end or 0) or stretch.log in buffered:
+            known, end = positions.get(stretch.log, -1), stretch.end or 0
+            if known < end or (known == end and stretch.log in buffered):
                 return epoch
     return history.current
 

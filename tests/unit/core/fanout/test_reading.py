@@ -50,8 +50,9 @@ class Reader:
         for log in self._data.draw(st.permutations(LOGS)) if not everything else LOGS:
             end = len(topic.logs[log])
             limit = may.get(log, end)
+            assert limit is None or limit >= self.positions[log]
             left = (end if limit is None else min(limit, end)) - self.positions[log]
-            taken = left if everything else self._data.draw(st.integers(0, max(left, 0)))
+            taken = left if everything else self._data.draw(st.integers(0, left))
             at = self.positions[log]
             self._buffers[log] += topic.logs[log][at : at + taken]
             self.positions[log] = at + taken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
@@ -44,7 +45,7 @@ class ControlReader:
         base = connection(settings)
         self._servers = str(base.get("bootstrap.servers"))
         self._next = 0
-        self.broker = Broker(base, self.name, True, patience_s)
+        self.broker = Broker(base, self.name, False, patience_s)
         self.broker.ensure_topic(self.name, 1, _CONFIG)
         reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         more = {"fetch.wait.max.ms": 100, "enable.partition.eof": True}
@@ -87,7 +88,7 @@ class ControlReader:
 
     def read_on(self) -> None:
         """Apply all committed records that are in the topic now."""
-        end = self.broker.end_offsets({self.name: 1})[self.name][0]
+        end = replace(self.broker, read_committed=True).end_offsets({self.name: 1})[self.name][0]
         self.expect(lambda: self._next >= end, f"the records before offset {end}")
 
     def close(self) -> None:
