@@ -22,7 +22,7 @@ from .helpers import Apps, committed_records, eventually, lag
 if TYPE_CHECKING:
     import psutil
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(800)]
 
 APP = APPS["word-count"]
 TIMEOUT_MS = 2_000
@@ -77,13 +77,13 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
 
     program.start()
     try:
-        workers = eventually(stopped, "an aborted transaction", within_s=150)
+        workers = eventually(stopped, "an aborted transaction", within_s=400)
         send(workers, signal.SIGCONT)
         expected = APP.oracle(kafka.consume(topics.input))
         results = sum(map(len, expected.journals.values()))
         # not the lag of the input: its words may still lie in the repartition topic
         eventually(
-            lambda: len(committed_records(kafka, topics.output)) >= results, "all results", within_s=150
+            lambda: len(committed_records(kafka, topics.output)) >= results, "all results", within_s=240
         )
         assert program.stop(grace_s=60) == 0, program.last_words()
     finally:

@@ -68,6 +68,7 @@ def test_stopped_by_sigterm_goes_on_where_it_was(apps: Apps, tmp_path: Path) -> 
     assert not check_journals(expected.journals, seen).breaks("exactly_once")  # it stopped between batches
 
 
+@pytest.mark.timeout(600)
 def test_goes_on_after_a_suspension_that_is_longer_than_the_timeout_of_sparks_heartbeats(
     apps: Apps, tmp_path: Path
 ) -> None:
@@ -87,7 +88,7 @@ def test_goes_on_after_a_suspension_that_is_longer_than_the_timeout_of_sparks_he
 def await_all_results(kafka: EmbeddedKafka, topics: Topics) -> None:
     expected = WORD_COUNT.oracle(kafka.consume(topics.input)).journals
     results = sum(map(len, expected.values()))
-    eventually(lambda: written(kafka, topics.output) >= results, "all results", within_s=120)
+    eventually(lambda: written(kafka, topics.output) >= results, "all results", within_s=240)
 
 
 def suspend(program: CrashedProgram, seconds: float) -> None:
