@@ -216,12 +216,7 @@ def appeared(plan: Plan, before: Remembered) -> frozenset[str]:
         if source.pattern is not None and mark_of(source.pattern) in known
         for topic in source.topics
     )
-    of_split = (
-        topic
-        for sub in plan.subtopologies
-        for topic, split in sub.fan_outs.items()
-        if split.topic in before.positions
-    )
+    of_split = (topic for topic, split in plan.fan_outs.items() if split.topic in before.positions)
     return frozenset(topic for topic in (*matching, *of_split) if topic not in before.positions)
 
 

@@ -139,15 +139,18 @@ class Plan:
     def split_topics(self) -> tuple[str, ...]:
         """The topics that are read with their fan-out topics."""
         sources = (source for sub in self.subtopologies for source in sub.sources if source.fan_out)
-        fan_outs = {topic for sub in self.subtopologies for topic in sub.fan_outs}
-        return tuple(topic for source in sources for topic in source.topics if topic not in fan_outs)
+        return tuple(topic for source in sources for topic in source.topics if topic not in self.fan_outs)
+
+    @cached_property
+    def fan_outs(self) -> Mapping[str, TopicPartition]:
+        """The split partition whose records are in each fan-out topic that is read."""
+        return {topic: split for sub in self.subtopologies for topic, split in sub.fan_outs.items()}
 
     @cached_property
     def chosen_topics(self) -> frozenset[str]:
         """The topics that are read because they match a pattern or belong to a split partition, not because the program names them."""
         sources = (source for sub in self.subtopologies for source in sub.sources if source.pattern)
-        fan_outs = (topic for sub in self.subtopologies for topic in sub.fan_outs)
-        return frozenset(topic for source in sources for topic in source.topics).union(fan_outs)
+        return frozenset(topic for source in sources for topic in source.topics).union(self.fan_outs)
 
     @cached_property
     def is_divided(self) -> bool:

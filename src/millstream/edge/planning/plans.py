@@ -101,9 +101,9 @@ def check_split_topics(plan: Plan, existing: Collection[str]) -> None:
     for fan_out, split in sorted(
         (topic, split) for topic in existing if (split := primary_of(topic)) is not None
     ):
-        topic, why = (
-            split.topic,
-            f"records of partition {split} may be in topic {fan_out!r}, because the partition has been split",
+        topic = split.topic
+        why = (
+            f"records of partition {split} may be in topic {fan_out!r}, because the partition has been split"
         )
         if topic in plan.global_part_of:
             raise TopologyError(

@@ -55,13 +55,8 @@ class FanOuts:
 
     def with_fan_outs(self, topics: Collection[str]) -> frozenset[str]:
         """Return topics together with the fan-out topics of their partitions."""
-        logs = {
-            stretch.log.topic: history.primary.topic
-            for history in self._histories
-            for epoch in history.epochs
-            for stretch in epoch.stretches
-        }
-        return frozenset(topics).union(log for log, primary in logs.items() if primary in topics)
+        fan_outs = self._spec.topology.plan.fan_outs
+        return frozenset(topics).union(topic for topic, split in fan_outs.items() if split.topic in topics)
 
     def _current(
         self, history: History, positions: Mapping[TopicPartition, int], records: BufferedRecords

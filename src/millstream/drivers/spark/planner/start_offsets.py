@@ -82,7 +82,7 @@ def _reset(spec: SourceSpec, topic: str) -> OffsetReset:
 
 def _follows(spec: SourceSpec, topic: str, known: Offsets) -> bool:
     """Return whether a topic continues a split partition whose position is known. No offset reset skips its records."""
-    split = spec.topology.plan.subtopology_of[topic].fan_outs.get(topic)
+    split = spec.topology.plan.fan_outs.get(topic)
     return split is not None and split.partition in known.get(split.topic, {})
 
 
