@@ -34,6 +34,7 @@ demo: setup ## Word count on a real broker, through Spark, in the terminal
 	$(BIN)/millstream demo
 
 test: setup ## All tests: core, real broker, real Spark, crashes
+	$(BIN)/python tools/class_archives.py
 	$(BIN)/python -m pytest --numprocesses=3 $(BY_FILE) $(TRY_AGAIN) -m "not alone"
 	$(BIN)/python -m pytest --durations=20 $(TRY_AGAIN) -m alone
 

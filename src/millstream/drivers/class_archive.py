@@ -4,8 +4,8 @@ A JVM spends most of its start on thousands of classes. With an *archive* of the
 The first JVM records the classes that it loads. Another JVM then creates the archive from this record, at the lowest priority. It may
 outlive the program.
 
-Archives are in a directory of the cache that only this user may enter. An archive belongs to one Java and to jars with certain names,
-sizes and times, which the JVM checks. Of concurrent programs, one creates the archive under a lock and renames it into place.
+Archives are in a directory of the cache that only this user may enter. An archive belongs to one Java, to one path, and to jars with certain
+names, sizes and times, which the JVM checks. Of concurrent programs, one creates the archive under a lock and renames it into place.
 
 Rejected: ``-XX:ArchiveClassesAtExit`` and ``-XX:+AutoCreateSharedArchive``, which create the archive when the program's own JVM
 ends. The user would wait for it after Ctrl-C, and a killed JVM creates none.

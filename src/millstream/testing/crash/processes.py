@@ -75,6 +75,7 @@ class CrashedProgram:
         self._home = home
         self._job = home / "job.pickle"
         self._job.write_bytes(cloudpickle.dumps(job))
+        self._has_workers = str(job.settings.get("master")).startswith("local-cluster")
         self._mark = secrets.token_hex(8)
         self._process: TiedProcess | None = None
 
@@ -82,7 +83,9 @@ class CrashedProgram:
         """Start the program without waiting until the application works."""
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
-        own = {_MARK: self._mark, "PYTHONPATH": path, "SPARK_HOME": str(self._spark_home())}
+        own = {_MARK: self._mark, "PYTHONPATH": path}
+        if self._has_workers:
+            own |= self._own_spark_home()
         self._process = TiedProcess(
             [sys.executable, "-m", PROGRAM, str(self._job)],
             log=self.log,
@@ -153,15 +156,19 @@ class CrashedProgram:
             except library.Error:
                 continue  # belongs to another user, or has just ended
 
-    def _spark_home(self) -> Path:
-        """Create a Spark home of links. Executors of ``local-cluster`` write below it instead of into the installation."""
+    def _own_spark_home(self) -> dict[str, str]:
+        """Create a Spark home of links, and return the environment variables for it.
+
+        The workers of ``local-cluster`` write into the Spark home, which must not be the installation. The home is used by this program only,
+        so a class archive for it would not be worth its cost.
+        """
         home = self._home / "spark"
         if not home.exists():
             home.mkdir()
             for entry in Path(_find_spark_home()).iterdir():
                 if entry.name != "work":
                     (home / entry.name).symlink_to(entry)
-        return home
+        return {"SPARK_HOME": str(home), "MILLSTREAM_CLASS_ARCHIVES": "off"}
 
 
 def kill_one(process: psutil.Process) -> str:

@@ -40,7 +40,7 @@ def keep_classes() -> None:
 
 
 def _is_archived(entry: Path) -> bool:
-    return entry.parent.resolve() == _jars() or not entry.exists()
+    return entry.parent == _jars() or not entry.exists()
 
 
 @cache
@@ -50,4 +50,5 @@ def _archive() -> ClassArchive | None:
 
 
 def _jars() -> Path:
-    return Path(_find_spark_home(), "jars").resolve()
+    """Return the directory of Spark's jars as it is in the class path: an archive does not fit another path, even to the same files."""
+    return Path(_find_spark_home(), "jars")
