@@ -17,11 +17,14 @@ from time import sleep
 import pytest
 
 from millstream.core.fanout.epochs import History
-from millstream.core.fanout.ledger import HOLDING
+from millstream.core.fanout.ledger import HOLDING, member_key
 from millstream.core.model.errors import FanOutError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.clients import ClientSettings
+from millstream.drivers.kafka.fanout import key_range_producer
 from millstream.drivers.kafka.fanout.control_log import ControlLog
-from millstream.drivers.kafka.fanout.coordinator import Coordinator
+from millstream.drivers.kafka.fanout.coordinator import Coordinator, cancel, take_over, write
+from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
 from millstream.testing import EmbeddedKafka
 
 from .sizes import sized
@@ -114,6 +117,34 @@ def test_a_topic_that_does_not_exist_gets_no_control_topic(kafka: EmbeddedKafka)
         Coordinator({"bootstrap.servers": kafka.bootstrap_servers}, "nowhere")
     broker = Broker({"bootstrap.servers": kafka.bootstrap_servers}, "nobody")
     assert broker.partition_counts(["nowhere", "nowhere-fanout"]) == {}
+
+
+def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a loaded machine: it cancels a change, and another coordinator has already fenced it."""
+    topic, settings = f"fenced-{os.getpid()}", {"bootstrap.servers": kafka.bootstrap_servers}
+    kafka.create_topic(topic, partitions=1)
+    fenced: list[str] = []
+
+    def cancel_too_late(settings: ClientSettings, control: ControlLog, partition: int, number: int) -> None:
+        fenced.extend(control.ledger.members)
+        for session in fenced:
+            control.publish(member_key(session), None)
+        cancel(settings, control, partition, number)
+
+    monkeypatch.setattr(key_range_producer, "cancel", cancel_too_late)
+    with KeyRangeProducer(settings, topic) as producer:
+        control = ControlLog(settings, topic, 30)
+        held = control.ledger.state(0).announced(2).holding()
+        write(take_over(settings, control), control, held, set())  # and never finishes it
+        control.barrier()
+        control.expect(lambda: control.ledger.state(0).pending is None, "the change to be cancelled")
+        producer.produce(topic, b"value", b"key")
+        assert producer.flush(30) == 0
+    assert len(fenced) == 1
+    assert [record.value for record in kafka.consume(topic, isolation="read_committed")] == [b"value"]
+    control.close()
 
 
 def change(coordinator: Coordinator, ranges: int) -> None:

@@ -230,9 +230,9 @@ class KeyRangeProducer:
         """Read the control topic, answer, and send one transaction. Return whether there will be more work."""
         while self._log.poll(0.0 if self._sendable() else _IDLE_S):
             pass
+        self._hold()
         if self._session.name not in self._log.ledger.members:
             self._renew()  # a coordinator has fenced it
-        self._hold()
         self._answer()
         if batch := self._taken():
             self._send(batch)
@@ -257,7 +257,7 @@ class KeyRangeProducer:
 
     def _patience(self) -> float:
         """Return how long to wait before cancelling a change. Producers wait for different times, because they would fence each other."""
-        turn = sorted(self._log.ledger.members).index(self._session.name)
+        turn = sum(name < self._session.name for name in self._log.ledger.members)
         return _CANCEL_S + _TURN_S * min(turn, _TURNS)
 
     def _cancel(self, partition: int) -> None:
