@@ -372,7 +372,7 @@ def test_no_answer_is_older_than_one_before_though_everything_is_killed(
     settings = {
         "bootstrap_servers": kafka.bootstrap_servers,
         "state_dir": str(tmp_path),
-        "master": "local-cluster[1,2,1024]",  # repeats a task whose worker is gone
+        "master": "local[2]",
         "processing_guarantee": "exactly_once",
         "max_batch_records": 2_000,
     }

@@ -116,7 +116,7 @@ def killed(
             kills=len(targets),
             seed=seed,
             targets=targets,
-            records=sized(750, 1_500) * len(targets),
+            records=sized(500, 1_500) * len(targets),
             keep_logs=directory,
             stops=(),
             twice=False,
