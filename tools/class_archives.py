@@ -22,6 +22,8 @@ _PATIENCE_S = 600
 
 def is_being_made(program: str, archive: ClassArchive) -> bool:
     """Return whether a process makes the archive. It holds a lock until it is done."""
+    if not archive.file.parent.is_dir():  # the cache cannot be written
+        return False
     lock = locked(archive.file.parent / f"{program}.lock")
     if lock is not None:
         lock.close()
