@@ -127,8 +127,27 @@ space.free()
 (disk / "more").write_bytes(bytes(1 << 20))
 """
 
+_FILLS_AT_THE_END = """
+import pathlib, sys
+from millstream.testing.crash.crash_report import Kill
+from millstream.testing.crash.faults import Environment, Faults, Space
+disk = pathlib.Path(sys.argv[1])
+class Ended:
+    ends = []
+    def until(self, holds, what):
+        assert holds(), f"waits for {what}"
+    def at_end(self):
+        return True
+around = Environment(None, disk, None, None, Space(disk), 1)
+Faults(around, "app", None, Ended()).strike(Kill("space", 0, None), 0.5)
+(disk / "more").write_bytes(bytes(1 << 20))
+"""
+
 
 class TestSpace:
+    def test_is_given_back_when_the_application_has_nothing_more_to_write(self, tmp_path: Path) -> None:
+        run_on_small_disk(tmp_path, _FILLS_AT_THE_END)
+
     def test_is_taken_to_the_last_byte_and_given_back(self, tmp_path: Path) -> None:
         run_on_small_disk(tmp_path, _FILLS)
 

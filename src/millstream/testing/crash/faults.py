@@ -84,6 +84,9 @@ class Run(Protocol):
     def until(self, holds: Callable[[], T], what: str) -> T:
         """Continue the run until ``holds`` returns a true value, and return it."""
 
+    def at_end(self) -> bool:
+        """Return whether the whole workload has been processed."""
+
     def pause(self, seconds: float) -> None:
         """Wait without supervising the application."""
 
@@ -199,12 +202,17 @@ class Faults:
         return f"{seconds:+,} s"
 
     def _fill(self) -> None:
-        """Keep the disk full until the application has ended twice: once while running, and once after a restart."""
+        """Keep the disk full until the application has ended twice: once while running, and once after a restart.
+
+        An application that has processed the whole workload writes nothing more, so it does not end.
+        """
         assert self._around.space is not None
         before = len(self._run.ends)
         self._around.space.fill()
         try:
-            self._run.until(lambda: len(self._run.ends) >= before + 2, "its end, with a full disk")
+            self._run.until(
+                lambda: len(self._run.ends) >= before + 2 or self._run.at_end(), "its end, with a full disk"
+            )
         finally:
             self._around.space.free()
 

@@ -175,7 +175,7 @@ class _CrashRun:
             self.start()
             for point in points:
                 self._carry_out(point)
-            self.until(self._at_end, "the end of the workload")
+            self.until(self.at_end, "the end of the workload")
             contents = self._contents()
             written = (self._topics.output, *plan_of(self._setup.app).changelogs.values())
             self.until(lambda: self._is_stable(written), "the end of all transactions")
@@ -341,18 +341,19 @@ class _CrashRun:
         return bool(self._program.victims(again.moment))
 
     def _has_moved(self, before: int) -> bool:
-        return self._watch.processed > before or self._at_end()
+        return self._watch.processed > before or self.at_end()
 
     def _await_transaction(self) -> bool:
         """Wait until a transaction is open or the workload has ended; return whether the workload has not ended."""
         self.until(
-            lambda: self._watch.transaction_is_open() or self._at_end(),
+            lambda: self._watch.transaction_is_open() or self.at_end(),
             "an open transaction",
             pause_s=_GLANCE_S,
         )
-        return not self._at_end()
+        return not self.at_end()
 
-    def _at_end(self) -> bool:
+    def at_end(self) -> bool:
+        """Return whether the whole workload has been processed."""
         return self._watch.processed == self._setup.records
 
     def pause(self, seconds: float) -> None:
