@@ -8,12 +8,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
-
-from pyspark.find_spark_home import _find_spark_home
 
 from millstream.drivers.class_archive import ClassArchive
 from millstream.drivers.private import locked
+from millstream.drivers.spark.driver.classes import _archive
 from millstream.testing._jars import kafka_jars
 from millstream.testing._java import find_java
 
@@ -30,16 +28,22 @@ def is_being_made(program: str, archive: ClassArchive) -> bool:
     return lock is None
 
 
+def is_missing(archive: ClassArchive) -> bool:
+    """Return whether the next JVM would record its classes: there is no archive, and archives are not switched off."""
+    archive.options(note=True)
+    return archive.noted
+
+
 def main() -> None:
-    jars = {"kafka": kafka_jars(), "spark": Path(_find_spark_home(), "jars")}
-    archives = {program: ClassArchive(program, find_java(), path) for program, path in jars.items()}
-    if not any(archive.options(note=True) and archive.noted for archive in archives.values()):
-        return  # they exist, or are switched off
+    kafka, spark = ClassArchive("kafka", find_java(), kafka_jars()), _archive()
+    archives = {"kafka": kafka} if spark is None else {"kafka": kafka, "spark": spark}
+    if not any(is_missing(archive) for archive in archives.values()):
+        return
     print("class archives: a first start of a broker and of Spark records the classes they load", flush=True)
     subprocess.run([sys.executable, "-m", "millstream", "demo", "--lines", "100"], check=True)
     deadline = time.monotonic() + _PATIENCE_S
     while any(is_being_made(*each) for each in archives.items()) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(0.2)  # the maker is no child of this process, and waiting for its lock has no time limit
     for archive in archives.values():
         print(f"class archives: {archive.file.name} {'made' if archive.file.exists() else 'missing'}")
 
