@@ -14,6 +14,7 @@ from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
 from millstream.drivers.kafka import fetch, small_ranges
 from millstream.drivers.kafka.fetch import KafkaFetcher
+from millstream.testing import EmbeddedKafka
 
 from .helpers import Apps
 
@@ -100,6 +101,21 @@ def test_a_range_that_is_gone_is_named_and_the_others_are_read(
     with pytest.raises(OffsetsLostError, match="ends at offset 0, but offsets up to 5"):
         list(next(reading)[1])
     assert assigned == [2, 1, 1]
+
+
+def test_a_broker_that_does_not_answer_delays_reading_and_fails_no_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch, "_CONNECT_S", 0.5)
+    with EmbeddedKafka(partitions=1) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce("in", b"value", b"key")
+        assert producer.flush(60) == 0
+        fetcher = KafkaFetcher({"bootstrap.servers": broker.bootstrap_servers}, "a-group-that-connects")
+        broker.pause()
+        fetcher.connect()
+        broker.resume()
+        assert [records.values for records in fetcher.fetch(OffsetRange("in", 0, 0, 1))] == [[b"value"]]
 
 
 def test_groups_keep_the_order_and_no_partition_occurs_twice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -82,10 +83,9 @@ class KafkaFetcher:
         check(Consumer, self._complete_settings())
 
     def connect(self) -> None:
-        try:
+        """Connect before the first record. If the connection fails, the first record waits for the broker."""
+        with suppress(KafkaException):
             self._consumer().list_topics(timeout=_CONNECT_S)
-        except KafkaException as error:
-            raise translated(error, "connecting", self._servers()) from error
 
     def fetch(self, planned: OffsetRange) -> Iterator[Records]:
         """Read a range in offset order, at most 20,000 records or 4 MiB at a time.
