@@ -189,6 +189,26 @@ class TestATransactionThatIsLost:
         delivery.commit({})
         assert deliveries.delivered() == [b"once"]
 
+    def test_with_unacknowledged_records_is_sent_again_and_none_is_a_duplicate(self) -> None:
+        with EmbeddedKafka(partitions=1) as kafka:
+            deliveries = Deliveries(kafka)
+            settings = {**deliveries.publisher.settings, "socket.timeout.ms": 1_000}
+            delivery = replace(deliveries.publisher, settings=settings).delivery(0)
+            assert delivery.begin(BatchId("c", 0))
+            delivery.publish(deliveries.topic, some(b"acknowledged"))
+            assert delivery._producer.flush(10) == 0
+            kafka.pause()
+            delivery.publish(deliveries.topic, some(b"stored without an acknowledgement"))
+            assert (
+                delivery._producer.flush(3) == 1
+            )  # the request times out, and the broker still finds it when it goes on
+            threading.Timer(2, kafka.resume).start()
+            delivery.abort()
+            assert delivery.begin(BatchId("c", 0))
+            delivery.publish(deliveries.topic, some(b"once"))
+            delivery.commit({})
+            assert deliveries.delivered() == [b"once"]
+
     @pytest.mark.parametrize(
         ("name", "before", "again"),
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
@@ -211,13 +211,16 @@ class Transaction:
             self._insist("committing a transaction", self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """Abort the transaction if the producer is still usable."""
+        """Abort the transaction if the producer is still usable. The next transaction has a new producer.
+
+        The broker may have stored records whose acknowledgement was lost. The same producer would give their sequence numbers to the
+        next records, and the broker would acknowledge those as duplicates without storing them.
+        """
         if self._lost:
             return
-        try:
+        self._lost = True
+        with suppress(KafkaException, Overdue):
             within(_STEP_S + _GRACE_S, partial(self._producer.abort_transaction, _STEP_S))
-        except (KafkaException, Overdue):
-            self._lost = True
 
     def _last_mark(self, *, isolation: str = "read_committed") -> Mark | None:
         """Return the mark of the last delivered micro-batch, or None."""

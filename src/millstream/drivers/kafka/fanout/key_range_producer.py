@@ -303,6 +303,7 @@ class KeyRangeProducer:
             self._aborts += 1
             if self._aborts >= _ABORTS:
                 raise FanOutError(f"records for {self._topic!r} could not be sent: {error}") from error
+            self._renew()
             self._put_back(batch)
         except LostSessionError as error:
             log.info("session %s of a producer has ended: %s", self._session.name, error)
