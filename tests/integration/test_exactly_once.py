@@ -199,9 +199,8 @@ class TestATransactionThatIsLost:
             assert delivery._producer.flush(10) == 0
             kafka.pause()
             delivery.publish(deliveries.topic, some(b"stored without an acknowledgement"))
-            assert (
-                delivery._producer.flush(3) == 1
-            )  # the request times out, and the broker still finds it when it goes on
+            # The request times out, and the broker still finds it when it goes on.
+            assert delivery._producer.flush(3) == 1
             threading.Timer(2, kafka.resume).start()
             delivery.abort()
             assert delivery.begin(BatchId("c", 0))

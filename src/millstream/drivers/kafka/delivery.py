@@ -328,7 +328,6 @@ class Transaction:
         if refusals and not is_unavailable(refusals[0][0]):
             return refused(*refusals[0], self._servers)
         self.abort()
-        self._failing.failures.clear()
         if cause.txn_requires_abort() or cause.code() in _TAKEN_BACK:
             return DeliveryAbortedError(
                 f"the transaction of {self._marks_partition} was aborted: {cause.str()}"

@@ -52,11 +52,7 @@ class LostSessionError(Exception):
 
 
 class AbortedError(Exception):
-    """The transaction was aborted. Another session must send the records again.
-
-    The broker may have stored records whose acknowledgement was lost. The same producer would give their sequence numbers to the next
-    records, and the broker would acknowledge those as duplicates without storing them.
-    """
+    """The transaction was aborted. Another session must send the records again (see ``Transaction.abort``)."""
 
 
 class ProducerSession:
