@@ -108,9 +108,8 @@ def test_a_broker_that_does_not_answer_delays_reading_and_fails_no_task(
 ) -> None:
     monkeypatch.setattr(fetch, "_CONNECT_S", 0.5)
     with EmbeddedKafka(partitions=1) as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-        producer.produce("in", b"value", b"key")
-        assert producer.flush(60) == 0
+        broker.create_topic("in")
+        broker.produce("in", [("key", "value")])
         fetcher = KafkaFetcher({"bootstrap.servers": broker.bootstrap_servers}, "a-group-that-connects")
         broker.pause()
         fetcher.connect()
