@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from millstream.core.model.errors import ApplicationRunningError
-from millstream.drivers.private import make_private
 from millstream.drivers.spark.driver.launch import is_local
 from millstream.edge.application.warm_up import start_warm_up
 from millstream.edge.broker.kafka_clients import Clients
@@ -21,13 +20,13 @@ from millstream.edge.settings.settings import Settings
 from millstream.edge.spark.application_session import ApplicationSession
 from millstream.edge.status.log_output import attach
 from millstream.edge.status.progress_log import ProgressLog
+from millstream.edge.status.standby_log import standby_log
 
 if TYPE_CHECKING:
     from millstream.edge.application.application_run import ApplicationRun
 
 log = logging.getLogger("millstream.application")
 
-_LOG: Final = "millstream-standby.log"
 _LEASE_S: Final = 0.2
 _WARM_UPS: Final = 2
 """The second warm-up loads state from a checkpoint, as a takeover does."""
@@ -41,9 +40,7 @@ class Standby:
         self._id = application_id
         self._settings = settings
         self._progress = progress
-        home = settings.home(application_id)
-        make_private(home)
-        log = attach(settings.output, home / _LOG)
+        log = attach(settings.output, standby_log(settings.home(application_id)))
         self._waited = False
         self._session = ApplicationSession(application_id, progress, log)
         self._election = Clients(settings, application_id).election()
