@@ -109,7 +109,11 @@ def test_a_record_that_the_client_refuses_is_an_error_after_those_before_it_are_
     assert sending.flushed == 1
 
 
-@pytest.mark.parametrize(("text", "form"), [("x", "int64"), ("\udcff", "auto"), ("\udcff", "string")])
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [("x", "int64"), ("\udcff", "auto"), ("\udcff", "string"), ("[" * 100_000, "json")],
+    ids=["no number", "no text", "no string", "nested too deeply"],
+)
 def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
     sending: Sending, text: str, form: str
 ) -> None:
