@@ -120,6 +120,23 @@ def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
     return partial(validate, by_alias=True, by_name=True)
 
 
+def check_finite(plain: Any) -> None:
+    """Refuse NaN and infinite numbers in plain data.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    if isinstance(plain, float):
+        if not math.isfinite(plain):
+            raise ValueError(f"{plain} is not JSON")
+    elif isinstance(plain, dict):
+        for each in plain.values():
+            check_finite(each)
+    elif isinstance(plain, list | tuple | set | frozenset):
+        for each in plain:
+            check_finite(each)
+
+
 def parts_of(kind: Any) -> list[Any]:
     """Return the descriptions of a type and of the types in it."""
     return list(_parts(msgspec.inspect.type_info(kind), set()))

@@ -97,6 +97,13 @@ def test_json_schema_and_typed_json(registry: str) -> None:
         typed.deserialize(b'{"id":"a","cents":"much"}')
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_json_schema_refuses_numbers_that_json_lacks(registry: str, number: float) -> None:
+    serde = ms.serdes.json_schema({"title": "Visit", "type": "object"}, registry=registry)
+    with pytest.raises(SerdeError, match=f"json: {number} is not JSON"):
+        serde.serialize({"pages": [{"seconds": number}]})
+
+
 def message_class(name: str) -> Any:
     """Make a message as its compiler would."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", package="shop", syntax="proto3")
