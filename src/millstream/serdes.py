@@ -159,6 +159,8 @@ def protobuf(
         raise SettingsError(f"{message!r} is not a generated class of a Protobuf message")
     if not (of is None or of is dict or types.is_record(of)):
         raise SettingsError(f"{of!r} is not dict, a dataclass, pydantic model or msgspec Struct")
+    if types.is_record(of):
+        types.check_readable(of)
     return _registered("protobuf", of, message, registry, (subject, register))
 
 

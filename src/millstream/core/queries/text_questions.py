@@ -72,7 +72,7 @@ def _key(given: Any, serde: Serde[Any], question: Question, name: str) -> Any:
         return given
     try:
         return _FROM_TEXT.get(serde.name, json.loads)(given)
-    except ValueError:
+    except (ValueError, RecursionError):
         how = "" if serde.name in _FROM_TEXT else " as JSON"
         raise unexpected(question, name, f"a key of the serde {serde.name!r}{how}", given) from None
 

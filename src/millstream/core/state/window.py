@@ -67,9 +67,9 @@ class WindowStore(Generic[K, V]):
         self._to_write = self._slices.to_write_readable if spec.strict else self._slices.to_write
         self._task = task
         self._size = spec.size_ms
-        self._windows = spec.windows
+        self._windows = spec._operator.windows
         self._duplicates = spec.retain_duplicates
-        self._expired = spec.expired
+        self._expired = spec._operator.expired
         self._count: int = memory.get("count", 0)
         self._layout: WindowLayout = ByTime() if spec.by_time else ByKey(duplicates=spec.retain_duplicates)
 

@@ -194,6 +194,21 @@ class SlicedSpec(StoreSpec):
         return max(self.retention_ms // 2, _SHORTEST_SLICE_MS)
 
 
+@dataclass(frozen=True)
+class OperatorUse:
+    """How an operator of the DSL uses a window or session store. Stores of the Processor API have the defaults.
+
+    Args:
+        expired: Name under which a put into an expired slice of a window store is counted.
+        windows: User-defined windows, whose ends do not follow from the size.
+        with_open: Whether another store contains the open windows or sessions; both must start together.
+    """
+
+    expired: str = "expired window"
+    windows: Windows | None = field(default=None, compare=False)
+    with_open: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimedSpec(SlicedSpec):
     """A store whose entries have a key and a time.
@@ -204,13 +219,12 @@ class TimedSpec(SlicedSpec):
         order: ``"key"`` orders the entries of several keys by key, then time; ``"time"`` by time, then key. With ``"time"``, a read of
             one key reads all keys of the time range.
         strict: Whether to drop and count every put of an entry that could not be read; otherwise only puts into an expired slice.
-        with_open: Whether another store contains the open windows or sessions; both must start together. For stores of the DSL.
     """
 
     retention: Duration
     order: Order = "key"
     strict: bool = False
-    with_open: bool = False
+    _operator: OperatorUse = OperatorUse()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -236,8 +250,6 @@ class WindowSpec(TimedSpec):
     Args:
         size: Length of a window, at most the retention. Reads use it only to compute the ends of windows.
         retain_duplicates: Whether to keep every put for the same key and window instead of only the last; not with ``order="time"``.
-        windows: User-defined windows, whose ends do not follow from the size. For stores of the DSL.
-        expired: Name under which a put into an expired slice is counted. For stores of the DSL.
 
     Source: ``org.apache.kafka.streams.state.Stores.persistentWindowStore``; with ``order="time"`` and ``strict``,
     ``inMemoryWindowStore``.
@@ -250,8 +262,6 @@ class WindowSpec(TimedSpec):
 
     size: Duration
     retain_duplicates: bool = False
-    expired: str = "expired window"
-    windows: Windows | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,7 +280,7 @@ class WindowSpec(TimedSpec):
         """The kind. Duplicates carry a number, and order by time is a different layout."""
         if self.by_time:
             return "window-by-time"
-        if self.with_open:
+        if self._operator.with_open:
             return "window-with-open"
         return "window-with-duplicates" if self.retain_duplicates else "window"
 
@@ -292,7 +302,11 @@ class SessionSpec(TimedSpec):
     @property
     def kind(self) -> str:
         """The kind. Order by time is a different layout, and open sessions may be in another store."""
-        return "session" + ("-with-open" if self.with_open else "") + ("-by-time" if self.by_time else "")
+        return (
+            "session"
+            + ("-with-open" if self._operator.with_open else "")
+            + ("-by-time" if self.by_time else "")
+        )
 
 
 @checked_constructor
@@ -378,18 +392,6 @@ window = WindowSpec
 session = SessionSpec
 versioned = VersionedSpec
 options = StoreOptions
-
-
-def with_number(store: str, number: int) -> str:
-    """Return the name under which a numbered user of a store keeps its data. For number 0, it is the name of the store.
-
-    No store name contains ``#``, so the result is unique.
-
-    Example:
-        >>> with_number("counts", 0), with_number("counts", 2)
-        ('counts', 'counts#2')
-    """
-    return f"{store}#{number}" if number else store
 
 
 def _one_of(store: str, option: str, given: object, allowed: tuple[object, ...]) -> None:

@@ -14,7 +14,19 @@ from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingW
 from millstream.core.topology import nodes as n
 from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Materialised
-from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec, with_number
+from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
+
+
+def with_number(store: str, number: int) -> str:
+    """Return the name under which a numbered user of a store keeps its data. For number 0, it is the name of the store.
+
+    No store name contains ``#``, so the result is unique.
+
+    Example:
+        >>> with_number("counts", 0), with_number("counts", 2)
+        ('counts', 'counts#2')
+    """
+    return f"{store}#{number}" if number else store
 
 
 class _WindowedNode:

@@ -8,7 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -47,22 +47,42 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
     """Return the Avro schema of a record type.
 
     Raises:
-        SettingsError: If the type of a field has no Avro counterpart.
+        SettingsError: If the type of a field has no Avro counterpart, or could not be read.
     """
     schema = _record(of, {})
+    check_readable(of)
     return schema if namespace is None else {**schema, "namespace": namespace}
 
 
 def json_schema(of: type[Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a record type.
+
+    Raises:
+        SettingsError: If the type could not be read.
+    """
     if is_pydantic(of):
         found: dict[str, Any] = of.model_json_schema()
     else:
+        check_readable(of)
         (reference,), parts = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
         drop_caches(of)
         parts = dict(parts)
         own = parts.pop(reference["$ref"].rpartition("/")[2])
         found = {**own, "$defs": parts} if parts else own
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": of.__name__, **found}
+
+
+def check_readable(of: type[Any]) -> None:
+    """Refuse a type whose objects could be written but not read, such as a union of two dataclasses.
+
+    Raises:
+        SettingsError: If msgspec, which reads dataclasses and Structs, does not support the type.
+    """
+    if not is_pydantic(of):
+        try:
+            drop_caches(of)
+        except TypeError as error:
+            raise SettingsError(f"{of!r}: {error}") from None
 
 
 def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
@@ -118,6 +138,34 @@ def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
     if "by_name" not in signature(validate).parameters:
         return validate
     return partial(validate, by_alias=True, by_name=True)
+
+
+def in_utc(plain: Any) -> Any:
+    """Return plain data in which times without a zone are in UTC. Avro's library would take them for times of the host's zone."""
+    if isinstance(plain, datetime):
+        return plain if plain.tzinfo is not None else plain.replace(tzinfo=UTC)
+    if isinstance(plain, dict):
+        return {name: in_utc(each) for name, each in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [in_utc(each) for each in plain]
+    return plain
+
+
+def check_finite(plain: Any) -> None:
+    """Refuse NaN and infinite numbers in plain data.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    if isinstance(plain, float):
+        if not math.isfinite(plain):
+            raise ValueError(f"{plain} is not JSON")
+    elif isinstance(plain, dict):
+        for each in plain.values():
+            check_finite(each)
+    elif isinstance(plain, list | tuple | set | frozenset):
+        for each in plain:
+            check_finite(each)
 
 
 def parts_of(kind: Any) -> list[Any]:

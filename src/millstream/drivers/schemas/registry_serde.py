@@ -26,7 +26,7 @@ from google.protobuf.message import Message
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
 from millstream.drivers.schemas.protobuf_records import from_message, to_message
-from millstream.drivers.schemas.record_types import from_plain, to_plain
+from millstream.drivers.schemas.record_types import check_finite, from_plain, in_utc, to_plain
 
 _TIMEOUT_S: Final = 10
 """Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
@@ -88,6 +88,9 @@ _WRITING: Final[Mapping[Register, Mapping[str, bool]]] = {
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 _USER_INFO: Final = re.compile(r"//[^/,]*@")
+_INSTANT: Final = '"timestamp-'
+_LOCAL: Final = '"local-timestamp-'
+"""The beginnings of Avro's types of a time with and without a zone."""
 _NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
 
 
@@ -182,10 +185,17 @@ def _writer(spec: SchemaFormat) -> Any:
     if not isinstance(spec.schema, str):
         return _message_writer(spec.of, spec.schema, client, conf)
     convert = None if spec.of is None else to_plain(spec.of, keep=spec.format == "avro")
-    to_dict = (lambda value, _: value) if convert is None else (lambda value, _: convert(value))
+    plain = (lambda value: value) if convert is None else convert
     if spec.format == "avro":
-        return AvroSerializer(client, spec.schema, to_dict, conf)
-    return JSONSerializer(spec.schema, client, to_dict, conf)
+        zoned = in_utc if _INSTANT in spec.schema and _LOCAL not in spec.schema else (lambda data: data)
+        return AvroSerializer(client, spec.schema, lambda value, _: zoned(plain(value)), conf)
+    return JSONSerializer(spec.schema, client, lambda value, _: _finite(plain(value)), conf)
+
+
+def _finite(plain: Any) -> Any:
+    """Return plain data without NaN and infinite numbers. Confluent's serializer would write what no JSON reader reads, or null."""
+    check_finite(plain)
+    return plain
 
 
 def _reader(spec: SchemaFormat) -> Any:

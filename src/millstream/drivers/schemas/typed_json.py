@@ -1,16 +1,27 @@
-"""JSON of one Python type, written and read by msgspec or, for its models, by pydantic."""
+"""JSON of one Python type, written and read by msgspec or, for its models, by pydantic.
+
+Both write NaN and infinite numbers as null, which a reader refuses or takes for None. So they are refused here, as by ``serdes.json``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.record_types import by_name_or_alias, drop_caches, is_pydantic, parts_of
+from millstream.drivers.schemas.record_types import (
+    by_name_or_alias,
+    check_finite,
+    drop_caches,
+    is_pydantic,
+    parts_of,
+)
+
+_NULL: Final = b"null"
 
 
 class TypedJson:
@@ -26,12 +37,24 @@ class TypedJson:
         drop_caches(self._kind)
         return decoder
 
+    @cached_property
+    def _may_be_infinite(self) -> bool:
+        found = any(
+            isinstance(part, msgspec.inspect.FloatType | msgspec.inspect.AnyType)
+            for part in parts_of(self._kind)
+        )
+        drop_caches(self._kind)
+        return found
+
     def __reduce__(self) -> tuple[type[TypedJson], tuple[Any]]:
         return TypedJson, (self._kind,)
 
     def write(self, value: Any) -> bytes:
         try:
-            return self._encoder.encode(value)
+            data = self._encoder.encode(value)
+            if _NULL in data and self._may_be_infinite:
+                check_finite(msgspec.to_builtins(value))
+            return data
         except (TypeError, ValueError) as error:
             raise SerdeError(f"typed JSON: {error}") from None
 
@@ -59,8 +82,10 @@ class PydanticJson:
         if not isinstance(value, self._model):
             raise SerdeError(f"typed JSON: expected {self._model.__name__}, got {type(value).__name__}")
         try:
-            written: str = value.model_dump_json()
-            return written.encode()
+            data: bytes = value.model_dump_json().encode()
+            if _NULL in data:
+                check_finite(value.model_dump())
+            return data
         except (TypeError, ValueError) as error:
             raise SerdeError(f"typed JSON: {error}") from None
 

@@ -23,6 +23,8 @@ from multiprocessing.connection import Client, Connection, answer_challenge, del
 from pathlib import Path
 from typing import Any, Final
 
+from millstream.core.model.errors import ControlError, MillstreamError
+
 log = logging.getLogger("millstream.control")
 
 Handler = Callable[[str, Any], Any]
@@ -146,18 +148,42 @@ class ControlServer:
 
     def _answer(self, connection: Connection[Any, Any]) -> None:
         while True:
-            question, data = connection.recv()
-            answer: tuple[Any, Exception | None]
-            try:
-                answer = (self._handler(question, data), None)
-            except Exception as error:
-                answer = (None, error)
-            _send(connection, answer)
+            connection.send_bytes(self._answered(*connection.recv()))
+
+    def _answered(self, question: str, data: Any) -> bytes:
+        try:
+            answer = self._handler(question, data)
+        except Exception as error:
+            return _pickled((None, _sendable(error)))
+        try:
+            return _pickled((answer, None))
+        except Exception as error:  # whatever pickle, or an object of the user's program, raises
+            return _pickled((None, _not_sendable(error)))
 
 
 def _send(connection: Connection[Any, Any], message: object) -> None:
-    """Send plain data. ``Connection.send`` would take two to three times the time, because it can also send connections and locks."""
-    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+    connection.send_bytes(_pickled(message))
+
+
+def _pickled(message: object) -> bytes:
+    """Pickle plain data. ``Connection.send`` would take two to three times the time, because it can also send connections and locks."""
+    return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error that the asking process can receive: an error of the user's program may be none."""
+    try:
+        pickle.loads(_pickled(error))
+    except Exception:
+        return MillstreamError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _not_sendable(error: Exception) -> ControlError:
+    return ControlError(
+        f"the answer has objects that cannot be sent to another process ({error}): ask in the program that runs the application, or use "
+        "`millstream store`, which prints text"
+    )
 
 
 def _limit(connected: socket.socket, seconds: int) -> None:

@@ -48,6 +48,7 @@ from millstream.edge.spark.cluster_checks import check_query_key
 from millstream.edge.spark.required_packages import check_spark_packages
 from millstream.edge.spark.spark_errors import is_unanswered, spark_is_gone
 from millstream.edge.status.log_output import attach
+from millstream.edge.web.listeners import Listeners
 
 log = logging.getLogger("millstream.application")
 
@@ -227,6 +228,7 @@ class Application:
                 self.settings.drain_timeout_ms / 1000,
                 self.settings.exactly_once,
                 spark_log,
+                candidate.listeners if isinstance(candidate, Standby) else Listeners(),
             )
             return RunningApplication(self.id, resources)
         except BaseException:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Resources:
         drain_timeout_s: How long a stop may wait for in-flight records.
         transactional: Whether transactions commit the offsets.
         spark_log: File for Spark's output; None means this program's output.
+        listeners: The HTTP listeners; those of a standby are already open.
     """
 
     group_offsets: GroupOffsets
@@ -76,6 +77,7 @@ class Resources:
     drain_timeout_s: float = 0.0
     transactional: bool = False
     spark_log: Path | None = None
+    listeners: Listeners = field(default_factory=Listeners)
 
 
 class ApplicationRun:
@@ -121,7 +123,7 @@ class ApplicationRun:
         self.taps = TapBuffers(application_id, lambda: self.plan)
         self.draining = Draining(self.reports.left)
         self.purge = Purge(resources.record_deleter, lambda: self.plan.purged_topics)
-        self.listeners = Listeners()
+        self.listeners = resources.listeners
         self.metadata_refresher: PeriodicTask | None = None
         self.purging: PeriodicTask | None = None
         self.supervision: PeriodicTask | None = None

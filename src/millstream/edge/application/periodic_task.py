@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
 
 log = logging.getLogger("millstream.application")
 
@@ -15,7 +15,7 @@ class PeriodicTask:
     """Calls a function in its own thread, at intervals and when woken, until closed.
 
     Args:
-        run: The function. If a broker does not answer, the next call retries.
+        run: The function. If it fails, for example because a permission is missing for a while, the next call retries.
         interval_s: Maximum time between two calls, seconds.
     """
 
@@ -35,6 +35,7 @@ class PeriodicTask:
         self._wake.set()
 
     def _run(self) -> None:
+        warned = ""
         while True:
             self._wake.wait(self._interval_s)
             self._wake.clear()
@@ -44,3 +45,9 @@ class PeriodicTask:
                 self._task()
             except BrokerUnavailableError as error:
                 log.debug("will retry later: %s", error)
+            except Exception as error:
+                failure = str(error) if isinstance(error, MillstreamError) else repr(error)
+                if failure != warned:
+                    log.warning("%s. This is tried again every %g s", failure, self._interval_s)
+                log.debug("will retry later", exc_info=True)
+                warned = failure

@@ -11,23 +11,27 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from millstream.core.metrics.metric import Numbers
 from millstream.core.model.errors import ApplicationRunningError
-from millstream.drivers.private import make_private
+from millstream.core.runtime.lifecycle import State
 from millstream.drivers.spark.driver.launch import is_local
 from millstream.edge.application.warm_up import start_warm_up
 from millstream.edge.broker.kafka_clients import Clients
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.settings.settings import Settings
 from millstream.edge.spark.application_session import ApplicationSession
+from millstream.edge.status.application_status import STANDBY, Status
 from millstream.edge.status.log_output import attach
 from millstream.edge.status.progress_log import ProgressLog
+from millstream.edge.status.standby_log import standby_log
+from millstream.edge.status.task_reports import TaskReports
+from millstream.edge.web.listeners import Listeners
 
 if TYPE_CHECKING:
     from millstream.edge.application.application_run import ApplicationRun
 
 log = logging.getLogger("millstream.application")
 
-_LOG: Final = "millstream-standby.log"
 _LEASE_S: Final = 0.2
 _WARM_UPS: Final = 2
 """The second warm-up loads state from a checkpoint, as a takeover does."""
@@ -35,40 +39,59 @@ _WARM_UP_S: Final = 0.1
 
 
 class Standby:
-    """A driver that takes part in the election of its application; created by :meth:`elected`."""
+    """A driver that takes part in the election of its application; created by :meth:`elected`.
 
-    def __init__(self, application_id: str, settings: Settings, progress: ProgressLog) -> None:
-        self._id = application_id
+    Attributes:
+        listeners: The HTTP listeners of this driver, which the application takes over. While the driver waits, only the port for metrics
+            and health is open.
+    """
+
+    def __init__(self, application_id: str, settings: Settings) -> None:
+        self.id = application_id
+        self.listeners = Listeners()
         self._settings = settings
-        self._progress = progress
-        home = settings.home(application_id)
-        make_private(home)
-        log = attach(settings.output, home / _LOG)
-        self._waited = False
-        self._session = ApplicationSession(application_id, progress, log)
-        self._election = Clients(settings, application_id).election()
+        self._progress = ProgressLog(application_id)
+        self._reports = TaskReports()
+        self._waited = self._waits = False
+        log = attach(settings.output, standby_log(settings.home(application_id)))
+        self._session = ApplicationSession(application_id, self._progress, log)
+        try:
+            self.listeners.stand_by(self, settings, self._progress.event)
+            self._election = Clients(settings, application_id).election()
+        except BaseException:
+            self.listeners.close()
+            raise
         try:
             self._session.of(settings)()
         except BaseException:
-            self._election.leave()
+            self.leave()
             raise
 
     @classmethod
     def elected(cls, application_id: str, settings: Settings) -> Standby:
-        """Start Spark and return when this driver is elected."""
-        progress = ProgressLog(application_id)
-        standby = cls(application_id, settings, progress)
+        """Start Spark and return when this driver is elected.
+
+        Raises:
+            SettingsError: If the port for metrics cannot be opened, or the state directory cannot be written.
+        """
+        standby = cls(application_id, settings)
         try:
             if not standby._election.wait(1):
-                standby._waited = True
-                progress.event("standing-by", "standing by: another driver runs the application")
-                standby._warm_up()
-                standby._election.wait()
-            progress.event("elected", "this driver is elected to run the application")
+                standby._wait()
+            standby._progress.event("elected", "this driver is elected to run the application")
         except BaseException:
-            standby._election.leave()
+            standby.leave()
             raise
         return standby
+
+    def status(self) -> Status:
+        return self._reports.status(STANDBY if self._waits else State.STARTING, None)
+
+    def metrics(self) -> dict[str, int]:
+        return self._reports.metrics()
+
+    def measured(self) -> Numbers:
+        return self._reports.measured()
 
     def lease(self, take: Callable[[], Lease]) -> Lease:
         """Take the lease; wait while the previous driver, for example a suspended one, still holds it on this host.
@@ -90,6 +113,14 @@ class Standby:
 
     def leave(self) -> None:
         self._election.leave()
+        self.listeners.close()
+
+    def _wait(self) -> None:
+        self._waited = self._waits = True
+        self._progress.event("standing-by", "standing by: another driver runs the application")
+        self._warm_up()
+        self._election.wait()
+        self._waits = False
 
     def _warm_up(self) -> None:
         """Run the warm-ups; return early if this driver is elected. Checkpoints of other masters than local ones are on shared storage."""
@@ -97,7 +128,7 @@ class Standby:
         if not is_local(str(session.sparkContext.master)):
             return
         for _ in range(_WARM_UPS):
-            query = start_warm_up(session, Clients(self._settings, self._id))
+            query = start_warm_up(session, Clients(self._settings, self.id))
             while query.isActive:
                 if self._election.wait(_WARM_UP_S):
                     return
@@ -108,6 +139,6 @@ class Standby:
 
     def _replaced(self) -> ApplicationRunningError:
         return ApplicationRunningError(
-            f"another driver of application {self._id!r} has been elected, because this one did not respond for longer than its session "
+            f"another driver of application {self.id!r} has been elected, because this one did not respond for longer than its session "
             "timeout: it was suspended, or could not reach the brokers. Nothing is lost. Start it again to make it a standby"
         )

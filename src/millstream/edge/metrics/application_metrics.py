@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, Protocol
 from millstream.core.metrics.metric import Metric, Number, Numbers
 from millstream.core.runtime.lifecycle import State
 from millstream.drivers.spark.executor.measures import RESTORING, TASK_METRICS
-from millstream.edge.status.application_status import Status
+from millstream.edge.status.application_status import STANDBY, Status
 from millstream.edge.status.async_status import CallStatus
 
-STATES: Final = tuple(State)
+STATES: Final = (STANDBY, *State)
 
 
 class Measured(Protocol):

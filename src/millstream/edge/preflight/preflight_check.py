@@ -155,7 +155,7 @@ def _creates(
 
 def _checkpoint(location: str, progress: CheckpointProgress | None, now: Continuity) -> Iterator[str]:
     if local_path(location) is None:
-        yield f"{location} is not read, because it is not on a local disk; what follows is that of a first start"
+        yield f"{location} is not read, because it is {_place(location)}; what follows is that of a first start"
         return
     if progress is None:
         yield "none: this is the first start"
@@ -165,6 +165,12 @@ def _checkpoint(location: str, progress: CheckpointProgress | None, now: Continu
     for verb, stores in (("keeps", kept), ("begins", begun), ("drops", dropped)):
         if stores:
             yield f"{verb} {', '.join(sorted(stores))}"
+
+
+def _place(location: str) -> str:
+    if location.startswith("/"):
+        return f"on Spark's default file system: for a local disk, write file://{location}"
+    return "not on a local disk"
 
 
 def _permissions(application: Application, plan: Plan) -> Iterator[str]:

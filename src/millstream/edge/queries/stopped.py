@@ -16,7 +16,7 @@ from millstream.core.queries.question import order_of
 from millstream.core.queries.text_questions import plain
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreSpec, WindowSpec
+from millstream.core.topology.stores import KeyValueSpec, OperatorUse, SessionSpec, StoreSpec, WindowSpec
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, files_of
 from millstream.drivers.spark.driver.spark_session import configured, session_for
 from millstream.drivers.spark.driver.stored import StoredTask, stored_tasks
@@ -35,11 +35,11 @@ _SPECS: Final[Mapping[str, Callable[..., StoreSpec]]] = {
     "key-value": KeyValueSpec,
     "window": lambda *given, **more: WindowSpec(*given, retention=_FOREVER_MS, size=0, **more),
     "window-with-open": lambda *given, **more: WindowSpec(
-        *given, retention=_FOREVER_MS, size=0, with_open=True, **more
+        *given, retention=_FOREVER_MS, size=0, _operator=OperatorUse(with_open=True), **more
     ),
     "session": lambda *given, **more: SessionSpec(*given, retention=_FOREVER_MS, **more),
     "session-with-open": lambda *given, **more: SessionSpec(
-        *given, retention=_FOREVER_MS, with_open=True, **more
+        *given, retention=_FOREVER_MS, _operator=OperatorUse(with_open=True), **more
     ),
 }
 """Creates the spec of a store, by its kind."""

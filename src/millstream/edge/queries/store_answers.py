@@ -227,14 +227,19 @@ def _of_key(question: Question, store: _Readable) -> Any:
     """Ask the key's task by the default partitioner, then all other tasks, until one has a value."""
     spec, first = store.spec, _task_of(key_of(question, store.spec), store)
     value = _found(question, spec, store.copies[first]) if first in store.copies else None
-    if value is None or value == []:
+    if _is_nothing(value):
         for task, copied in store.copies.items():
             if task != first:
                 found = _found(question, spec, copied)
-                if found is not None and found != []:
+                if not _is_nothing(found):
                     return found
                 value = found if value is None else value  # an empty list may be the value of the key
     return value
+
+
+def _is_nothing(value: Any) -> bool:
+    """Return whether an answer is that of a task without the key. Comparing a value of the user may fail, such as that of an array."""
+    return value is None or (type(value) is list and not value)
 
 
 def _found(question: Question, spec: StoreSpec, copied: _Copied) -> Any:

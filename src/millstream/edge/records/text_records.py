@@ -112,7 +112,7 @@ def _written(text: str | None, form: str) -> bytes | None:
             return text.encode()
         given = UUID(text) if form == "uuid" else json.loads(text)
         data: bytes = getattr(serdes, form).serialize(given)
-    except (ValueError, OverflowError, MillstreamError) as error:
+    except (ValueError, OverflowError, RecursionError, MillstreamError) as error:
         raise SettingsError(f"{text!r} is no {form}: {error}; the records before it were sent") from None
     return data
 

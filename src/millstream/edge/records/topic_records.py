@@ -8,11 +8,18 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from millstream.core.model.errors import MillstreamError, ProductionError, SettingsError, TopicNotFoundError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    MillstreamError,
+    ProductionError,
+    SettingsError,
+    TopicNotFoundError,
+)
 from millstream.core.model.serdes import Serde, read, written
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import made
 from millstream.drivers.kafka.fetch import KafkaFetcher
+from millstream.drivers.kafka.overdue import Patience
 from millstream.edge.settings.settings import Settings
 
 T = TypeVar("T")
@@ -20,6 +27,8 @@ _GROUP: Final = "millstream-peek"
 _SENDER: Final = "millstream-send"
 _POLL_S: Final = 0.2
 _FLUSH_S: Final = 60.0
+_READ_S: Final = 60.0
+"""How long to wait for a record that is in the topic."""
 
 Raw = tuple[bytes | None, bytes | None, int | None]
 """Key, value and timestamp (ms since the epoch; None for the current time)."""
@@ -54,6 +63,9 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
     Args:
         last: The number of records per partition; None for all.
         follow: Whether to wait for new records.
+
+    Raises:
+        BrokerUnavailableError: If no broker answers, or, without ``follow``, one stops to send records.
     """
     counts, broker = existing_topic(settings, topic), broker_of(settings)
     begins, ends = broker.begin_offsets(counts)[topic], broker.end_offsets(counts)[topic]
@@ -114,13 +126,23 @@ class _TopicReader:
         return found
 
     def read(self, starts: Mapping[int, int], *, follow: bool = False) -> Iterator[Message]:
-        """Yield records from an offset on. With ``follow``, wait for further records."""
+        """Yield records from an offset on. With ``follow``, wait for further records.
+
+        Raises:
+            BrokerUnavailableError: If, without ``follow``, the broker sends nothing for too long.
+        """
         self.consumer.assign([TopicPartition(self.topic, number, start) for number, start in starts.items()])
         waiting = {number for number in starts if starts[number] < self.ends[number]}
+        patience = Patience(_READ_S)
         while waiting or follow:
             message = self.consumer.poll(_POLL_S)
             if message is None:
+                if patience.is_over() and not follow:
+                    raise BrokerUnavailableError(
+                        f"topic {self.topic!r} cannot be read: its brokers have sent nothing for {_READ_S:g} s"
+                    )
                 continue
+            patience.restart()
             error, partition = message.error(), message.partition() or 0
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise MillstreamError(f"topic {self.topic!r} cannot be read: {error}")

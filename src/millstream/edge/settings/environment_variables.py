@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic_settings import BaseSettings, EnvSettingsSource
+
 from millstream.core.model.errors import SettingsError
 
 PREFIX: Final = "MILLSTREAM_"
@@ -60,6 +62,19 @@ def nested(variables: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def variables_of(settings: type[BaseSettings]) -> EnvSettingsSource:
+    """Return the settings in environment variables, without the URLs that Kubernetes sets, as for a service ``millstream-metrics``."""
+    source = EnvSettingsSource(settings)
+    source.env_vars = {
+        name: value for name, value in source.env_vars.items() if not _is_link(name, value or "")
+    }
+    return source
+
+
+def _is_link(name: str, value: str) -> bool:
+    return name.endswith("port") and "://" in value
+
+
 def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> None:
     """Refuse variables with the prefix that set nothing, because a misspelt name would go unnoticed."""
     for variable in sorted(variables):
@@ -71,7 +86,7 @@ def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> 
             if setting not in _DOTTED or not all(entry.split(_NESTED)):
                 raise SettingsError(_no_entry(variable, setting))
         elif separator or setting not in (*settings, *_OTHERS):
-            if setting.endswith("port") and "://" in variables[variable]:
+            if _is_link(setting, variables[variable]):
                 continue
             raise SettingsError(_unknown(variable, setting, settings))
 

@@ -27,7 +27,7 @@ from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
 from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
 from millstream.edge.settings.duration_text import Milliseconds
-from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file
+from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file, variables_of
 from millstream.edge.settings.setting_types import Directory, FilledText, Master, Port, Replicas, TopicName
 from millstream.edge.status.log_output import Output
 
@@ -264,8 +264,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: keywords, environment, and the TOML file from MILLSTREAM_CONFIG."""
-        entries = InitSettingsSource(settings_cls, nested(os.environ))
-        return init_settings, entries, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
+        entries, variables = InitSettingsSource(settings_cls, nested(os.environ)), variables_of(settings_cls)
+        return init_settings, entries, variables, TomlConfigSettingsSource(settings_cls, settings_file())
 
     @field_validator("bootstrap_servers", mode="before")
     @classmethod

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.edge.lab.html import status_html
 from millstream.edge.status.async_status import CallStatus
+
+STANDBY: Final = "standby"
+"""The state of a driver that waits until it is elected. Metrics and health show it; the application of this driver has not begun."""
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,18 @@ _READY: Final = frozenset({State.RUNNING, State.DRAINING})
 
 
 class Viewer:
-    """Takes views of the application for requests, in one thread, because each thread that calls Spark opens a JVM connection."""
+    """Takes views of the application for requests, in one thread, because each thread that calls Spark opens a JVM connection.
+
+    Attributes:
+        application: What the next view shows. A standby that is elected is replaced by the application that it runs.
+    """
 
     def __init__(self, application: Measured) -> None:
-        self._application = application
+        self.application = application
         self._thread = ThreadPoolExecutor(1, "millstream-view")
 
     def now(self) -> View:
-        looked: Future[View] = self._thread.submit(View.of, self._application)
+        looked: Future[View] = self._thread.submit(View.of, self.application)
         return looked.result(_WAIT_S)
 
     def close(self) -> None:

@@ -79,6 +79,10 @@ def allow_all(path: str, request: HttpRequest) -> None:
     """Allow every request."""
 
 
+class PortInUseError(SettingsError):
+    """Another listener has the port."""
+
+
 class Listener:
     """Serves requests until closed; each connection has its own thread.
 
@@ -86,7 +90,8 @@ class Listener:
         port: The port; 0 for any free port.
 
     Raises:
-        SettingsError: If it cannot listen on this address.
+        PortInUseError: If another listener has the port.
+        SettingsError: If it cannot listen on this address for another reason.
     """
 
     def __init__(
@@ -97,15 +102,7 @@ class Listener:
         try:
             self._server = (_Ipv6Server if ":" in host else _Server)((host, port), made)
         except OSError as error:
-            of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-            advice = (
-                "choose another port, or 0 for a free one"
-                if of_port
-                else "set http_host to an address of this host"
-            )
-            raise SettingsError(
-                f"cannot listen on {name}:{port} ({error.strerror or error}): {advice}"
-            ) from None
+            raise _unopened(f"{name}:{port}", error) from None
         self.port: int = self._server.server_address[1]
         self._server.own_only = is_loopback(host)
         self.url = f"http://{name}:{self.port}"
@@ -120,6 +117,15 @@ class Listener:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _unopened(address: str, error: OSError) -> SettingsError:
+    of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    advice = (
+        "choose another port, or 0 for a free one" if of_port else "set http_host to an address of this host"
+    )
+    kind = PortInUseError if error.errno == errno.EADDRINUSE else SettingsError
+    return kind(f"cannot listen on {address} ({error.strerror or error}): {advice}")
 
 
 def is_loopback(host: str) -> bool:

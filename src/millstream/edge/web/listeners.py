@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from millstream.edge.web.health import Viewer
     from millstream.edge.web.page import Shown
 
+log = logging.getLogger("millstream.http")
+
 _PACKAGES: Final = {"prometheus_client": "prometheus-client", "opentelemetry": "opentelemetry-api"}
 
 
@@ -29,6 +32,8 @@ class Listeners:
     def __init__(self) -> None:
         self.urls: dict[str, str] = {}
         self._closing = ExitStack()
+        self._measured: Viewer | None = None
+        """What the port for metrics shows; None if it is not open."""
 
     def open(
         self, application: Shown, settings: Settings, say: Callable[..., None], plan: Callable[[], Plan]
@@ -42,23 +47,47 @@ class Listeners:
             SettingsError: If a package is missing, or a port cannot be opened.
         """
         if settings.metrics_port is not None:
-            url = self._metrics(application, settings.http_host, settings.metrics_port)
-            say("listens", f"metrics at {url}/metrics", metrics=url)
+            self._metrics(application, settings.http_host, settings.metrics_port, say)
         if settings.opentelemetry:
             self._telemetry(application)
         if settings.page_port is not None:
             url, file = self._page(application, settings, settings.page_port, plan)
             say("listens", f"page at {url}; its address with the token is in {file}", page=url)
 
-    def _metrics(self, application: Shown, host: str, port: int) -> str:
+    def stand_by(self, standby: Measured, settings: Settings, say: Callable[..., None]) -> None:
+        """Open the port for metrics and health, if the settings require it. :meth:`open` lets it show the application of this driver.
+
+        The running driver may be on this host and have the same port. Then the standby waits without it.
+
+        Args:
+            say: As for :meth:`open`.
+
+        Raises:
+            SettingsError: If a package is missing, or the port cannot be opened for another reason.
+        """
+        if settings.metrics_port is None:
+            return
+        from millstream.edge.web.listener import PortInUseError
+
+        try:
+            self._metrics(standby, settings.http_host, settings.metrics_port, say)
+        except PortInUseError as error:
+            log.warning("%s: no metrics and no health while this driver stands by: %s", standby.id, error)
+
+    def _metrics(self, application: Measured, host: str, port: int, say: Callable[..., None]) -> None:
+        """Let the port for metrics and health show an application; open it, unless this driver was a standby and has it."""
+        if self._measured is not None:
+            self._measured.application = application
+            return
         _check("prometheus_client", "metrics_port", "prometheus")
         from millstream.edge.web.health import metrics_routes
         from millstream.edge.web.listener import Listener
 
-        listener = Listener(host, port, metrics_routes(self._viewer(application)))
+        viewer = self._viewer(application)
+        listener = Listener(host, port, metrics_routes(viewer))
         self._closing.callback(listener.close)
-        self.urls["metrics"] = listener.url
-        return listener.url
+        self._measured, self.urls["metrics"] = viewer, listener.url
+        say("listens", f"metrics at {listener.url}/metrics", metrics=listener.url)
 
     def _telemetry(self, application: Shown) -> None:
         _check("opentelemetry", "opentelemetry=True", "opentelemetry")

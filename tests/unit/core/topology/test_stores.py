@@ -119,6 +119,13 @@ def test_an_order_is_that_of_keys_or_of_time() -> None:
         ms.stores.session("s", TEXT, INT, retention=10, order="start")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["window", "window-with-duplicates", "session"])
+@pytest.mark.parametrize("internal", ["with_open", "expired", "windows"])
+def test_what_only_operators_say_about_their_stores_is_no_option(kind: str, internal: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{internal}'"):
+        KINDS[kind]("s", TEXT, INT, **{internal: True})
+
+
 def test_another_order_is_another_layout() -> None:
     assert ms.stores.session("s", TEXT, INT, retention=10, order="time").kind == "session-by-time"
     assert ms.stores.window("s", TEXT, INT, retention=10, size=10, order="time").kind == "window-by-time"

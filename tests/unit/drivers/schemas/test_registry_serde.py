@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import secrets
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -95,6 +97,76 @@ def test_json_schema_and_typed_json(registry: str) -> None:
     assert typed.deserialize(typed.serialize(Order("a", 1))) == Order("a", 1)
     with pytest.raises(SerdeError, match="cents"):
         typed.deserialize(b'{"id":"a","cents":"much"}')
+
+
+@dataclass
+class Visit:
+    at: datetime
+    before: list[datetime]
+
+
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this host be in another time zone."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_away")
+def test_a_time_without_a_zone_is_in_utc_on_every_host(registry: str) -> None:
+    serde = ms.serdes.avro(Visit, registry=registry)
+    noon = datetime(2026, 1, 1, 12)
+    in_utc = noon.replace(tzinfo=UTC)
+    assert serde.deserialize(serde.serialize(Visit(noon, [in_utc, noon]))) == Visit(in_utc, [in_utc, in_utc])
+
+
+@pytest.mark.usefixtures("far_away")
+def test_a_schema_may_have_times_without_a_zone(registry: str) -> None:
+    at = {"type": "long", "logicalType": "local-timestamp-micros"}
+    schema = {"type": "record", "name": "Local", "fields": [{"name": "at", "type": at}]}
+    serde: ms.Serde[Any] = ms.serdes.avro(schema, registry=registry)
+    noon = datetime(2026, 1, 1, 12)
+    assert serde.deserialize(serde.serialize({"at": noon})) == {"at": noon}
+
+
+@dataclass
+class Cash:
+    cents: int
+
+
+@dataclass
+class Card:
+    cents: int
+
+
+@dataclass
+class Payment:
+    by: Cash | Card
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: ms.serdes.avro(Payment, registry="mock://x"),
+        lambda: ms.serdes.json_schema(Payment, registry="mock://x"),
+        lambda: ms.serdes.protobuf(message_class("Payment"), Payment, registry="mock://x"),
+    ],
+)
+def test_a_type_that_could_be_written_and_not_read_is_refused(made: Callable[[], Any]) -> None:
+    with pytest.raises(
+        SettingsError, match=r"Payment'>: Type unions may not contain more than one dataclass"
+    ):
+        made()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_json_schema_refuses_numbers_that_json_lacks(registry: str, number: float) -> None:
+    serde = ms.serdes.json_schema({"title": "Visit", "type": "object"}, registry=registry)
+    with pytest.raises(SerdeError, match=f"json: {number} is not JSON"):
+        serde.serialize({"pages": [{"seconds": number}]})
 
 
 def message_class(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -127,3 +127,42 @@ def test_an_object_of_another_type_is_an_error() -> None:
 def test_a_type_that_msgspec_does_not_support_is_refused(kind: Any, why: str) -> None:
     with pytest.raises(SettingsError, match=rf"serdes\.typed\(.*\): .*{why}"):
         ms.serdes.typed(kind)
+
+
+@dataclass
+class Measured:
+    value: float | None
+    more: list[float] = field(default_factory=list)
+
+
+class MeasuredModel(BaseModel):
+    value: float | None
+    more: list[float] = []
+
+
+class WithNan(MeasuredModel):
+    """Writes NaN as text, which it reads."""
+
+    model_config = {"ser_json_inf_nan": "strings"}
+
+
+@pytest.mark.parametrize("kind", [Measured, MeasuredModel])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_json_lacks_are_refused_instead_of_written_as_null(kind: Any, number: float) -> None:
+    serde = ms.serdes.typed(kind)
+    for value in (kind(value=number), kind(value=None, more=[1.0, number])):
+        with pytest.raises(SerdeError, match=f"typed JSON: {number} is not JSON"):
+            serde.serialize(value)
+    for value in (kind(value=None, more=[1.0]), kind(value=0.5)):
+        assert serde.deserialize(serde.serialize(value)) == value
+
+
+def test_a_model_that_writes_these_numbers_as_text_may_have_them() -> None:
+    serde = ms.serdes.typed(WithNan)
+    assert serde.serialize(WithNan(value=float("inf"))) == b'{"value":"Infinity","more":[]}'
+
+
+def test_a_number_alone_is_finite() -> None:
+    assert ms.serdes.typed(float).serialize(1.5) == b"1.5"
+    with pytest.raises(SerdeError, match="nan is not JSON"):
+        ms.serdes.typed(float).serialize(float("nan"))

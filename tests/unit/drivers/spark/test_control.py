@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from millstream.core.model.errors import ControlError, MillstreamError
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark import control
 from millstream.drivers.spark.control import ControlAddress, ControlServer
@@ -140,3 +141,30 @@ def test_another_user_cannot_connect(server: ControlServer) -> None:
         ["/usr/bin/python3", "-c", program], user=NOBODY, capture_output=True, text=True, check=False
     )
     assert "PermissionError" in tried.stderr
+
+
+class WithArgumentsError(Exception):
+    """As an error of a user's serde: pickle can send it, and nobody can receive it."""
+
+    def __init__(self, value: int, expected: str) -> None:
+        super().__init__(f"{value} is not {expected}")
+
+
+def handled(question: str, data: Any) -> Any:
+    if question == "object":
+        return lambda: data
+    if question == "error":
+        raise WithArgumentsError(data, "even")
+    return data
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error_and_not_silence() -> None:
+    server = ControlServer(handled, b"key", process_directory())
+    try:
+        with pytest.raises(ControlError, match="objects that cannot be sent to another process"):
+            server.address.ask("object", 1)
+        with pytest.raises(MillstreamError, match=r"^WithArgumentsError: 1 is not even$"):
+            server.address.ask("error", 1)
+        assert server.address.ask("another", 2) == 2
+    finally:
+        server.close()

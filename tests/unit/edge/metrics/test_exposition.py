@@ -57,7 +57,7 @@ def test_one_state_is_1() -> None:
         key[2]: value for key, value in scraped(Looked("draining")).items() if key[0] == "millstream_state"
     }
     assert [state for state, value in states.items() if value] == ["state=draining"]
-    assert len(states) == 7
+    assert len(states) == 8  # with that of a standby
 
 
 def test_counters_of_a_task_are_there_before_they_count() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,36 @@ def test_a_checkpoint_that_needs_spark_is_no_problem(location: str) -> None:
 
 def test_a_local_checkpoint_is_checked(tmp_path: Any) -> None:
     assert preflight(application(state_dir=tmp_path)).checkpoint == ("none: this is the first start",)
+
+
+@pytest.mark.parametrize("below", ["", "/shop"])
+def test_a_checkpoint_location_that_is_a_file_is_a_problem(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    location = (tmp_path / "file").as_uri() + below
+    (problem,) = preflight(application(checkpoint_location=location)).problems
+    assert problem.startswith(f"the checkpoint '{tmp_path}/file{below}' cannot be read: Not a directory")
+
+
+def test_a_state_directory_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (problem,) = preflight(application(state_dir=tmp_path / "file")).problems
+    assert problem.startswith(
+        f"the checkpoint '{tmp_path}/file/shop/checkpoint' cannot be read: Not a directory"
+    )
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_a_checkpoint_that_this_user_may_not_read_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir(mode=0)
+    (problem,) = preflight(application(checkpoint_location=(tmp_path / "shop").as_uri())).problems
+    assert problem.startswith(f"the checkpoint '{tmp_path}/shop' cannot be read: Permission denied")
+
+
+def test_a_path_is_not_said_to_be_elsewhere(tmp_path: Path) -> None:
+    (found,) = preflight(application(checkpoint_location=str(tmp_path))).checkpoint
+    assert found.startswith(
+        f"{tmp_path} is not read, because it is on Spark's default file system: for a local disk, write file://{tmp_path}; what follows"
+    )
 
 
 def test_a_missing_output_topic_that_no_broker_creates_is_a_problem(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import ControlError, QueryError
 from millstream.core.queries.question import Answer, Question
+from millstream.core.queries.text_questions import parsed
 from millstream.edge.queries.store_answers import Answers
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.web.listener import Listener
@@ -110,6 +111,14 @@ def test_an_argument_that_does_not_fit_is_named(
     assert message in str(raised.value)
     assert f"{method}() of store {store!r}" in str(raised.value)
     assert "operator" not in str(raised.value)
+
+
+def test_json_that_is_nested_too_deeply_is_no_key() -> None:
+    spec = ms.stores.key_value("sets", ms.serdes.json, ms.serdes.int64)
+    with pytest.raises(
+        QueryError, match=r"get\(\) of store 'sets': key must be a key of the serde 'json' as JSON"
+    ):
+        parsed(Question("sets", "get", ("[" * 100_000,), text=True), spec)
 
 
 @pytest.mark.parametrize("lag", ["x", -1, HUGE])

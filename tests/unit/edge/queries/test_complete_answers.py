@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Timer
 from typing import cast
 
+import numpy as np
 import pytest
 
 import millstream as ms
@@ -24,7 +25,7 @@ from millstream.edge.queries.store_hosts import StoreHosts
 from millstream.edge.queries.task_copies import Copies, TaskCopy
 from millstream.edge.status.task_reports import TaskReports
 
-from .answering import NoHosts, write_copy
+from .answering import NoHosts, answers_of, write_copy
 
 ALL = Question("counts", "all")
 FIRST = advanced(Manifest(), "first")
@@ -103,6 +104,18 @@ def test_an_empty_list_is_a_value_and_not_a_missing_key(tmp_path: Path) -> None:
     }
     answers.close()
     assert found == {"ann": [], "bob": ["tea"], "cid": [], "eve": None}
+
+
+def test_a_value_that_cannot_be_compared_is_returned(tmp_path: Path) -> None:
+    builder = ms.StreamsBuilder()
+    builder.table("vectors", key=ms.serdes.string, value=ms.serdes.pickle, store="vectors")
+    vector = np.array([1.0, 2.0])
+    fill = {"vectors": lambda store: store.put("tea", ms.ValueAndTimestamp(vector, 0))}
+    answers = answers_of(builder.build(), tmp_path, fill)
+    try:
+        assert list(answers.answer(Question("vectors", "get", ("tea",))).value) == [1.0, 2.0]
+    finally:
+        answers.close()
 
 
 def test_a_question_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import millstream as ms
-from millstream.core.model.errors import ProductionError, SettingsError
+from millstream.core.model.errors import BrokerUnavailableError, ProductionError, SettingsError
 from millstream.edge.records import topic_records
 from millstream.edge.records.text_records import sent
 from millstream.edge.records.topic_records import newest, send_records
@@ -109,7 +109,11 @@ def test_a_record_that_the_client_refuses_is_an_error_after_those_before_it_are_
     assert sending.flushed == 1
 
 
-@pytest.mark.parametrize(("text", "form"), [("x", "int64"), ("\udcff", "auto"), ("\udcff", "string")])
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [("x", "int64"), ("\udcff", "auto"), ("\udcff", "string"), ("[" * 100_000, "json")],
+    ids=["no number", "no text", "no string", "nested too deeply"],
+)
 def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
     sending: Sending, text: str, form: str
 ) -> None:
@@ -117,3 +121,22 @@ def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
     with pytest.raises(SettingsError, match=f"is no {form}: .*before it were sent"):
         sent("topic", records, ("auto", form), Settings(bootstrap_servers="nowhere:1"))
     assert sending.flushed == 1
+
+
+class Silent:
+    """A consumer whose broker has died after it has told the ends of the topic."""
+
+    def assign(self, partitions: Any) -> None: ...
+
+    def poll(self, seconds: float) -> None: ...
+
+
+def test_a_broker_that_stops_to_send_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_records, "_READ_S", 0.1)
+    consumer: Any = Silent()
+    reader = topic_records._TopicReader(consumer, "in", {0: 5})
+    with pytest.raises(
+        BrokerUnavailableError, match="topic 'in' cannot be read: its brokers have sent nothing"
+    ):
+        list(reader.read({0: 3}))
+    assert list(reader.read({0: 5})) == []

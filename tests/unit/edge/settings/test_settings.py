@@ -239,6 +239,17 @@ class TestSources:
         monkeypatch.setenv("MILLSTREAM_PORT", "tcp://10.0.0.1:80")
         assert settings_from(SERVERS).bootstrap_servers
 
+    def test_a_service_of_kubernetes_is_no_port(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(
+            "MILLSTREAM_METRICS_PORT", "tcp://10.0.0.1:9464"
+        )  # of a service millstream-metrics
+        monkeypatch.setenv("MILLSTREAM_PAGE_PORT", "9465")
+        settings = settings_from(SERVERS)
+        assert (settings.metrics_port, settings.page_port) == (None, 9465)
+        assert settings_from({**SERVERS, "metrics_port": 1}).metrics_port == 1
+        with pytest.raises(SettingsError, match="'metrics_port' cannot be 'tcp:"):
+            settings_from({**SERVERS, "metrics_port": "tcp://10.0.0.1:9464"})
+
     def test_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file(tmp_path, monkeypatch, 'bootstrap_servers = "f:1"\n[consumer]\n"fetch.min.bytes" = 5\n')
         settings = settings_from({})

@@ -14,7 +14,7 @@ from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed
 from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows
 from millstream.core.topology.join_nodes import JoinTimes
-from millstream.core.topology.stores import KeyValueSpec, SessionSpec, StoreOptions, WindowSpec
+from millstream.core.topology.stores import KeyValueSpec, OperatorUse, SessionSpec, StoreOptions, WindowSpec
 
 AnyTimeWindows: TypeAlias = TimeWindows | SlidingWindows | Windows
 
@@ -72,9 +72,11 @@ def window_store(
         cache=options.cache,
         retention=retention,
         size=size,
-        windows=windows if isinstance(windows, Windows) else None,
         order="time" if emit.at_close and not isinstance(windows, SlidingWindows) else "key",
-        with_open=emit.at_close and isinstance(windows, SlidingWindows),
+        _operator=OperatorUse(
+            windows=windows if isinstance(windows, Windows) else None,
+            with_open=emit.at_close and isinstance(windows, SlidingWindows),
+        ),
     )
 
 
@@ -93,7 +95,7 @@ def session_store(
         **options.storage,
         cache=options.cache,
         retention=_retention(options, windows.gap_ms + windows.grace_ms, "gap"),
-        with_open=emit.at_close,
+        _operator=OperatorUse(with_open=emit.at_close),
     )
 
 
@@ -137,7 +139,7 @@ def add_join_store(
         retention=size + times.grace,
         size=size,
         retain_duplicates=True,
-        expired="late for a join",
+        _operator=OperatorUse(expired="late for a join"),
         **options.storage,
     )
     graph.topology.add_store(spec)

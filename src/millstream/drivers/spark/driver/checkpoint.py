@@ -49,11 +49,34 @@ class LocalFiles:
     root: Path
 
     def names(self, directory: str) -> list[str]:
-        path = self.root / directory
-        return [path.name for path in path.iterdir()] if path.is_dir() else []
+        """Return the names in a directory, or none if it does not exist.
+
+        Raises:
+            CheckpointError: If it is not a directory, or this user may not read it.
+        """
+        try:
+            return [path.name for path in (self.root / directory).iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unreadable(directory, error) from None
 
     def read(self, path: str) -> str:
-        return (self.root / path).read_text(encoding="utf-8", errors="replace")
+        """Return the text of a file.
+
+        Raises:
+            CheckpointError: If it cannot be read.
+        """
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise self._unreadable(path, error) from None
+
+    def _unreadable(self, path: str, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint {str(self.root)!r} cannot be read: {error.strerror or error}: {str(self.root / path)!r}. Let "
+            "checkpoint_location, or state_dir, name a directory that belongs to the user who runs the application"
+        )
 
     def local(self, path: str) -> Path:
         return self.root / path
