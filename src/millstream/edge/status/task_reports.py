@@ -30,6 +30,7 @@ from millstream.edge.status.async_status import (
     capacity_of,
     left_of,
 )
+from millstream.edge.status.split_partitions import by_stream
 
 _LOG_EVERY_S = 10.0
 
@@ -165,9 +166,10 @@ class TaskReports:
         # rate() misses the first increment of a counter that does not exist before it.
         if report.task not in self.tasks:
             self.numbers.take((metric.name, (report.task,), 0) for metric in measures.OF_EACH_TASK)
-        self.numbers.take(row for row in report.measured if kind_of(row[0]) != "gauge")
+        rows = by_stream(self.plan, report.measured)
+        self.numbers.take(row for row in rows if kind_of(row[0]) != "gauge")
         self.gauges[report.task] = now = Numbers()
-        now.take(row for row in report.measured if kind_of(row[0]) == "gauge")
+        now.take(row for row in rows if kind_of(row[0]) == "gauge")
         if report.gone:
             del self.gauges[report.task]
 
@@ -261,7 +263,7 @@ class TaskReports:
         buffered: Counter[str] = Counter()
         for report in self.tasks.values():
             for topic, _, _, records, *_ in report.buffered:
-                buffered[topic] += records
+                buffered[self._stream(topic)] += records
         return buffered
 
     def waiting_lines(self) -> list[str]:
@@ -333,10 +335,14 @@ class TaskReports:
             return dict(self.tasks)
 
     def _lag(self) -> dict[str, int]:
-        return {
-            topic: sum(max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items())
-            for topic, partitions in self.ends.items()
-        }
+        lag: Counter[str] = Counter()
+        for topic, partitions in self.ends.items():
+            known = self.positions.get(topic, {})
+            lag[self._stream(topic)] += sum(max(end - known.get(p, 0), 0) for p, end in partitions.items())
+        return dict(lag)
+
+    def _stream(self, topic: str) -> str:
+        return topic if self.plan is None else self.plan.stream_of(topic)
 
     def metrics(self) -> dict[str, int]:
         with self.lock:
