@@ -81,7 +81,7 @@ class Epoch:
 
     def log_of(self, key: bytes | None) -> TopicPartition:
         """Return the log of a key; a null key counts as the empty key."""
-        return self.stretches[range_of(key, self.ranges)].log
+        return self.stretches[0 if self.ranges == 1 else range_of(key, self.ranges)].log
 
     def reached(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int | None:
         """Return the position before which the reader of a key range has read every record; None if it has read the whole epoch.
