@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import millstream as ms
+from millstream.core.model.errors import FanOutError
+from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, transaction_lines, went_back
 from millstream.testing.crash.journal import journals_of
-from millstream.testing.crash.stream import Feeder, Watch, lacks_coordinator
+from millstream.testing.crash.split_topic import logs_of
+from millstream.testing.crash.stream import Feeder, Watch, lacks_coordinator, number_of
 
 from .helpers import eventually
 
@@ -68,6 +72,45 @@ def test_progress_is_what_the_group_has_committed(killed_kafka: EmbeddedKafka) -
     assert went_back(commits_of(killed_kafka, "some-group", "watched")) == 1
     consumer.close()
     watch.close()
+
+
+def test_records_of_a_split_topic_are_counted_in_all_logs(killed_kafka: EmbeddedKafka) -> None:
+    servers, topic = killed_kafka.bootstrap_servers, "split"
+    killed_kafka.create_topic(topic)
+    workload = [(f"key-{number % 7}", f"{number}") for number in range(100)]
+    feeder = Feeder(servers, topic, workload, partitions=2, splits=True)
+    watch = Watch(killed_kafka, "split-group", topic, "results", splits=True)
+    coordinator = Coordinator({"bootstrap.servers": servers}, topic)
+
+    def split() -> bool:
+        with suppress(FanOutError):  # cancelled because the machine is slow
+            return coordinator.change(0, 3).history.current.ranges == 3
+        return False
+
+    feeder.feed(50)
+    feeder.flush()
+    eventually(split, "the split")
+    feeder.feed(100)
+    feeder.flush()
+    logs = logs_of(servers, topic)
+    assert logs == [topic, f"{topic}-fanout-0"]
+    records = [record for log in logs for record in killed_kafka.consume(log, isolation="read_committed")]
+    assert sorted(map(number_of, records)) == [*range(100)]
+    ends = [
+        TopicPartition(log, partition, end)
+        for log in logs
+        for partition, end in killed_kafka.end_offsets(log).items()
+    ]
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "split-group"})
+    consumer.commit(offsets=ends, asynchronous=False)
+
+    def counted() -> bool:
+        watch.look()
+        return watch.processed == 100
+
+    eventually(counted, "all records, without the markers of transactions")
+    for each in (consumer, watch, coordinator, feeder):
+        each.close()
 
 
 def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(killed_kafka: EmbeddedKafka) -> None:

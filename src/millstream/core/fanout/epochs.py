@@ -81,7 +81,16 @@ class Epoch:
 
     def log_of(self, key: bytes | None) -> TopicPartition:
         """Return the log of a key; a null key counts as the empty key."""
-        return self.stretches[range_of(key, self.ranges)].log
+        return self.stretches[0 if self.ranges == 1 else range_of(key, self.ranges)].log
+
+    def reached(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int | None:
+        """Return the position before which the reader of a key range has read every record; None if it has read the whole epoch.
+
+        Args:
+            offsets: The next offset of each log in which it has begun.
+        """
+        reading = (s for s in self.stretches if s.overlaps(keys) and _unfinished(s, offsets))
+        return min((s.position(max(offsets.get(s.log, s.start), s.start)) for s in reading), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,11 @@ class History:
     @property
     def current(self) -> Epoch:
         return self.epochs[-1]
+
+    @property
+    def used_logs(self) -> frozenset[TopicPartition]:
+        """The logs of all epochs."""
+        return frozenset(stretch.log for epoch in self.epochs for stretch in epoch.stretches)
 
     def logs(self, ranges: int) -> tuple[TopicPartition, ...]:
         """Return the logs of an epoch with the given number of ranges, in order."""
@@ -149,11 +163,8 @@ class History:
         Args:
             offsets: The next offset of each log in the reader's current step.
         """
-        for step in self.reads(keys):
-            reading = [stretch for stretch in step if _unfinished(stretch, offsets)]
-            if reading:
-                return min(s.position(max(offsets.get(s.log, s.start), s.start)) for s in reading)
-        return self.current.base
+        reached = (epoch.reached(keys, offsets) for epoch in self.epochs)
+        return next((position for position in reached if position is not None), self.current.base)
 
     def to_json(self) -> list[Any]:
         return [

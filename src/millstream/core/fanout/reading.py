@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millstream.core.fanout.epochs import Epoch, History
 from millstream.core.model.ids import TopicPartition
@@ -25,6 +25,13 @@ class Epochs(Protocol):
     """Opens the reader of the epochs. Picklable."""
 
     def open(self) -> EpochReader: ...
+
+
+class EpochRead(NamedTuple):
+    """The epoch of a partition that an application reads now."""
+
+    history: History
+    epoch: Epoch
 
 
 def reading(
@@ -64,5 +71,4 @@ def limits(
         {'orders-0': 100, 'orders-fanout-0-0': None, 'orders-fanout-0-1': None}
     """
     ends = {stretch.log: stretch.end for stretch in epoch.stretches}
-    logs = {stretch.log for each in history.epochs for stretch in each.stretches}
-    return {log: ends[log] if log in ends else positions.get(log, 0) for log in logs}
+    return {log: ends[log] if log in ends else positions.get(log, 0) for log in history.used_logs}

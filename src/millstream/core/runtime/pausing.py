@@ -1,7 +1,8 @@
 """Pausing: which topics a command to pause or resume affects, and which parts of a topology rest as a result.
 
-The unit of pausing is a *topic that is read from the broker*, external or internal. Pausing a sub-topology pauses all of its topics. A
-sub-topology whose only input is Spark's shuffle reads no topic itself; it is paused with the sub-topologies that feed it.
+The unit of pausing is a *topic that is read from the broker*, external or internal. A topic includes the fan-out topics of its split
+partitions, which cannot be paused separately. Pausing a sub-topology pauses all of its topics. A sub-topology whose only input is Spark's
+shuffle reads no topic itself; it is paused with the sub-topologies that feed it.
 
 A sub-topology *rests* when no record can reach it any more: all its topics are paused, or come from resting sub-topologies. Its
 punctuation then also rests, as in Kafka Streams (KIP-834). With at least one active topic, punctuation continues.
@@ -18,7 +19,7 @@ from millstream.core.topology.plan import Plan
 def chosen_topics(
     plan: Plan, topics: Collection[str] | None = None, subtopologies: Collection[int] | None = None
 ) -> frozenset[str]:
-    """Return the topics that a command affects.
+    """Return the topics that a command affects, without fan-out topics, which follow the topic that was split.
 
     Args:
         subtopologies: Numbers of sub-topologies whose topics are added. If both arguments are None, all topics are affected.
@@ -29,14 +30,14 @@ def chosen_topics(
     """
     if isinstance(topics, str):
         raise TypeError(f"topics must be a list of names, such as [{topics!r}], not a str")
+    read = frozenset(plan.broker_topics).difference(plan.fan_outs)
     if topics is None and subtopologies is None:
-        return frozenset(plan.broker_topics)
+        return read
     chosen = frozenset(topics or ())
-    unknown = chosen - set(plan.broker_topics)
+    unknown = chosen - read
     if unknown:
         raise ControlError(
-            f"application {plan.application_id!r} does not read {_listed(unknown)} from the broker; "
-            f"it reads {_listed(plan.broker_topics)}"
+            f"application {plan.application_id!r} does not read {_listed(unknown)} from the broker; it reads {_listed(read)}"
         )
     return chosen.union(*(_topics_of(plan, number) for number in subtopologies or ()))
 
@@ -50,7 +51,7 @@ def resting(plan: Plan, paused: Collection[str]) -> frozenset[int]:
     before = -1
     while silent and len(silent) > before:  # a resting part silences its outputs through the shuffle
         before = len(silent)
-        rest = {sub.id for sub in plan.subtopologies if silent.issuperset(sub.source_topics)}
+        rest = {sub.id for sub in plan.subtopologies if silent.issuperset(sub.grouped_topics)}
         silent.update(
             t.name for t in plan.internal_topics.values() if t.through_shuffle and t.upstream in rest
         )
@@ -63,7 +64,7 @@ def _topics_of(plan: Plan, number: int) -> frozenset[str]:
         raise ControlError(
             f"application {plan.application_id!r} has no sub-topology {number}; it has {', '.join(map(str, subs))}"
         )
-    read = frozenset(topic for topic in subs[number].source_topics if topic in plan.broker_topics)
+    read = frozenset(topic for topic in subs[number].grouped_topics if topic in plan.broker_topics)
     if not read:
         feeders = sorted({t.upstream for t in plan.internal_topics.values() if t.downstream == number})
         raise ControlError(

@@ -146,6 +146,11 @@ class Plan:
         """The split partition whose records are in each fan-out topic that is read."""
         return {topic: split for sub in self.subtopologies for topic, split in sub.fan_outs.items()}
 
+    def stream_of(self, topic: str) -> str:
+        """Return the topic under which the program knows the records of a topic: for a fan-out topic, the topic that was split."""
+        split = self.fan_outs.get(topic)
+        return topic if split is None else split.topic
+
     @cached_property
     def chosen_topics(self) -> frozenset[str]:
         """The topics that are read because they match a pattern or belong to a split partition, not because the program names them."""

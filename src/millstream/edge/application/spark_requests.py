@@ -65,6 +65,9 @@ class SparkRequests:
             if self._run.metadata_refresher is not None:
                 self._run.metadata_refresher.wake()
             return True
+        if request == "epochs":
+            self._run.reports.follow(data)
+            return True
         if request == "batch":
             self._committed(data)
             return True

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from millstream.core.model.errors import ControlError
+from millstream.core.runtime.pausing import chosen_topics
 from millstream.core.topology.plan import Plan
 from millstream.edge.checkpoint.continuity import Continuity
 from millstream.edge.lab.html import table_html
@@ -98,7 +99,7 @@ class Pausable(Protocol):
 def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
     """Drain the internal topics that an edit removes. External topics are paused for this and while the block runs."""
     removed = before.internal_topics.keys() & set(before.broker_topics) - set(now.broker_topics)
-    outside = sorted(_outside(before, before.broker_topics) - set(application.status().paused))
+    outside = sorted(_outside(before, chosen_topics(before)) - set(application.status().paused))
     if not removed or not outside:
         yield
         return

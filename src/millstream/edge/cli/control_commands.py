@@ -16,7 +16,7 @@ from millstream.edge.cli.command_options import StateDir, home_of, reporting_err
 from millstream.edge.cli.terminal_text import printable
 
 if TYPE_CHECKING:
-    from millstream.edge.status.application_status import RangeStatus, Status, ThreadStatus
+    from millstream.edge.status.application_status import RangeStatus, SplitStatus, Status, ThreadStatus
     from millstream.edge.status.async_status import CallStatus, HotKey
 
 Running = Annotated[
@@ -140,6 +140,7 @@ def status_lines(name: str, status: Status) -> list[str]:
         f"  lag          {', '.join(lag) or 'not known yet'}",
         f"  paused       {_paused(status)}",
         f"  throttled    {_throttled(status)}",
+        *(f"  split        {partition}: {_split(split)}" for partition, split in status.splits.items()),
         *(f"  calls        {task}: {_calls(calls)}" for task, calls in status.calls.items()),
         *(f"  threads      {task}: {_threads(threads)}" for task, threads in status.threads.items()),
         *(f"  waiting      task {task} {why}" for task, why in status.waiting.items()),
@@ -147,6 +148,11 @@ def status_lines(name: str, status: Status) -> list[str]:
         *(f"  lacking      {line}" for line in status.lacking),
         *(f"  error        {printable(line)}" for line in (status.error or "").splitlines()),
     ]
+
+
+def _split(split: SplitStatus) -> str:
+    ranges = "one key range" if split.ranges == 1 else f"{split.ranges} key ranges"
+    return f"epoch {split.epoch} of {split.newest}, {ranges}, position {split.position:,}, lag {split.lag:,}"
 
 
 def _range_line(task: str, each: RangeStatus) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from millstream.core.metrics.metric import total_of
 from millstream.core.model.errors import ControlError
 from millstream.core.model.ids import TaskId, TopicPartition
+from millstream.core.model.partitioning import KeyRange
 from millstream.core.model.positions import Offsets, flat
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.analysis.ranges import Workers, divided_plan
@@ -78,7 +79,13 @@ def range_status(
     reports: Mapping[str, TaskReport],
     work: TaskWork,
     ends: Offsets,
+    shown: Callable[[KeyRange, Mapping[TopicPartition, int]], Mapping[TopicPartition, int]],
 ) -> dict[str, RangeStatus]:
+    """Return the status of each key range.
+
+    Args:
+        shown: Returns the positions to show, from the offsets of a range.
+    """
     found: dict[str, RangeStatus] = {}
     last = flat(ends)
     for task, report in sorted(reports.items(), key=lambda item: TaskId.parse(item[0])):
@@ -91,7 +98,7 @@ def range_status(
         found[task] = RangeStatus(
             *key_range,
             *key_range.bounds,
-            {str(partition): offset for partition, offset in sorted(own.items())},
+            {str(partition): position for partition, position in sorted(shown(key_range, own).items())},
             sum(max(last.get(partition, offset) - offset, 0) for partition, offset in own.items()),
             *work.rates(task),
             round(total_of(report.measured, measures.STORE_BYTES)),

@@ -44,6 +44,26 @@ def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
+class SplitStatus:
+    """How far a partition that was ever split is processed.
+
+    Attributes:
+        epoch: The number of the epoch that is being processed.
+        newest: The number of the newest epoch. It is higher while records from before a split or a merge are processed.
+        ranges: The number of key ranges in the epoch that is being processed; 1 if the partition is not split in it.
+        position: The position before which everything has been processed. Positions number the records of a partition in all of its logs,
+            so they also increase from epoch to epoch.
+        lag: The number of unprocessed records in all of its logs.
+    """
+
+    epoch: int
+    newest: int
+    ranges: int
+    position: int
+    lag: int
+
+
+@dataclass(frozen=True)
 class RangeStatus:
     """What a key range is doing.
 
@@ -52,7 +72,8 @@ class RangeStatus:
         of: The number of ranges into which the group is divided.
         first_hash: The first hash of its keys.
         end_hash: The end of its hashes, exclusive.
-        positions: By partition, as ``topic-partition``, the offset before which it has processed everything.
+        positions: By partition, as ``topic-partition``, the offset before which it has processed everything; for a partition that was
+            split, the position, as in :class:`SplitStatus`.
         lag: The number of records in these partitions, of all ranges, from these positions on.
         records_per_s: Records that it processed per second, over the last ten seconds.
         busy: The share of the last ten seconds during which its task worked.
@@ -100,6 +121,7 @@ class Status:
         placed: The host and the executor on which each task last ran, as ``host/executor``.
         ranges: What the key ranges of partitions are doing, per task with a key range.
         workers: The number of Spark partitions that run the tasks; 0 until it is known.
+        splits: How far partitions that were ever split are processed, by partition, as ``topic-partition``.
     """
 
     state: str
@@ -123,6 +145,7 @@ class Status:
     placed: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, RangeStatus] = field(default_factory=dict)
     workers: int = 0
+    splits: Mapping[str, SplitStatus] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         return status_html(vars(self))

@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from millstream.core.engine.records.readiness import Waiting
 from millstream.core.engine.threaded_nodes import ThreadFigures, added
+from millstream.core.fanout.reading import EpochRead
 from millstream.core.metrics.metric import Numbers, kind_of, summed, total_of, without_labels
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.positions import Offsets, flat
@@ -30,6 +32,7 @@ from millstream.edge.status.async_status import (
     capacity_of,
     left_of,
 )
+from millstream.edge.status.split_partitions import by_stream, continuous, split_status
 
 _LOG_EVERY_S = 10.0
 
@@ -61,6 +64,8 @@ class TaskReports:
     """Finished and read offsets of topics whose records are finished later, after Spark's shuffle."""
     times: Offsets = field(default_factory=dict)
     """Partition times from readers that extract timestamps, ms since the epoch."""
+    epochs: tuple[EpochRead, ...] = ()
+    """The epochs of split partitions that are being read."""
     _recent: Recent = field(default_factory=Recent)
     _work: TaskWork = field(default_factory=TaskWork)
     _recent_enforced: Recent = field(default_factory=Recent)
@@ -86,6 +91,11 @@ class TaskReports:
                 for partition, position in partitions.items():
                     known = self.positions.setdefault(topic, {})
                     known.setdefault(partition, position)
+
+    def follow(self, epochs: tuple[EpochRead, ...]) -> None:
+        with self.lock:
+            self.revision += 1
+            self.epochs = epochs
 
     def replan(self, plan: Plan, tasks: Collection[TaskId]) -> None:
         """Set the plan of the next query, and forget the tasks whose partitions no longer exist, because they will not run.
@@ -165,9 +175,10 @@ class TaskReports:
         # rate() misses the first increment of a counter that does not exist before it.
         if report.task not in self.tasks:
             self.numbers.take((metric.name, (report.task,), 0) for metric in measures.OF_EACH_TASK)
-        self.numbers.take(row for row in report.measured if kind_of(row[0]) != "gauge")
+        rows = by_stream(self.plan, report.measured)
+        self.numbers.take(row for row in rows if kind_of(row[0]) != "gauge")
         self.gauges[report.task] = now = Numbers()
-        now.take(row for row in report.measured if kind_of(row[0]) == "gauge")
+        now.take(row for row in rows if kind_of(row[0]) == "gauge")
         if report.gone:
             del self.gauges[report.task]
 
@@ -261,7 +272,7 @@ class TaskReports:
         buffered: Counter[str] = Counter()
         for report in self.tasks.values():
             for topic, _, _, records, *_ in report.buffered:
-                buffered[topic] += records
+                buffered[self._stream(topic)] += records
         return buffered
 
     def waiting_lines(self) -> list[str]:
@@ -277,6 +288,7 @@ class TaskReports:
     def status(self, state: str, error: str | None) -> Status:
         with self.lock:
             lines = [progress.line() for _, progress in sorted(self.restores.items())]
+            shown = partial(continuous, self.epochs, flat(self.positions))
             return Status(
                 state,
                 self.batch,
@@ -298,7 +310,8 @@ class TaskReports:
                 threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
                 batch_s=self._batch_s,
                 placed=dict(sorted(self._executors.items())),
-                ranges=range_status(self.plan, self.tasks, self._work, self.ends) if self.plan else {},
+                ranges=range_status(self.plan, self.tasks, self._work, self.ends, shown) if self.plan else {},
+                splits=split_status(self.plan, self.epochs, self.ends, self.positions) if self.plan else {},
             )
 
     def committed_of(
@@ -333,10 +346,14 @@ class TaskReports:
             return dict(self.tasks)
 
     def _lag(self) -> dict[str, int]:
-        return {
-            topic: sum(max(end - self.positions.get(topic, {}).get(p, 0), 0) for p, end in partitions.items())
-            for topic, partitions in self.ends.items()
-        }
+        lag: Counter[str] = Counter()
+        for topic, partitions in self.ends.items():
+            known = self.positions.get(topic, {})
+            lag[self._stream(topic)] += sum(max(end - known.get(p, 0), 0) for p, end in partitions.items())
+        return dict(lag)
+
+    def _stream(self, topic: str) -> str:
+        return topic if self.plan is None else self.plan.stream_of(topic)
 
     def metrics(self) -> dict[str, int]:
         with self.lock:

@@ -84,6 +84,8 @@ class App:
         output: Configuration of the output topic.
         history: Creates the records of a second input. If given, both inputs are written before the application starts, as a backlog
             that must be processed in the order of time.
+        splits: Whether a partition of the input topic is split and merged during the run. The topology reads it with ``fan_out=True``, and
+            the oracle receives its records in the order in which they were sent.
     """
 
     name: str
@@ -96,6 +98,7 @@ class App:
     merged: bool = False
     output: Mapping[str, str] = field(default_factory=dict)
     history: Callable[[int, int], Sequence[Outgoing]] | None = None
+    splits: bool = False
 
 
 @dataclass(frozen=True)

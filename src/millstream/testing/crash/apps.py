@@ -9,6 +9,7 @@
   loss of its checkpoint.
 * ``replay``: orders joined with a table of rates. Both topics are filled before the start, and one has thirty times as many records as
   the other. The results depend on processing the records in timestamp order.
+* ``fan-out``: ``two-stores`` on a topic whose first partition is split and merged again and again.
 * ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. The harness cannot query the stores of a key range, but
   each result contains the values of both stores.
 * ``ranges-in-kafka``: the same with changelog topics, so the application must survive the loss of its checkpoint.
@@ -195,22 +196,24 @@ class _Booking(Processor[str, int, str, Any]):
 _BOOKING_STORES = ("balances", "bookings")
 
 
-def _booking_topology(topics: Topics, changelog: Changelog, *, key_local: bool) -> Topology:
+def _booking_topology(
+    topics: Topics, changelog: Changelog, *, key_local: bool = False, fan_out: bool = False
+) -> Topology:
     builder = StreamsBuilder()
     for store in _BOOKING_STORES:
         builder.add_state_store(stores.key_value(store, serdes.string, serdes.int64, changelog=changelog))
-    amounts = builder.stream(topics.input, value=serdes.int64)
+    amounts = builder.stream(topics.input, value=serdes.int64, fan_out=fan_out)
     booked = amounts.process(_Booking, stores=_BOOKING_STORES, key_local=key_local)
     booked.to(topics.output, value=serdes.json)
     return builder.build()
 
 
-def _two_stores_topology(topics: Topics) -> Topology:
-    return tell_contents(_booking_topology(topics, "kafka", key_local=False), topics, _BOOKING_STORES)
+def _two_stores_topology(topics: Topics, *, fan_out: bool = False) -> Topology:
+    return tell_contents(_booking_topology(topics, "kafka", fan_out=fan_out), topics, _BOOKING_STORES)
 
 
-def _ranges_topology(topics: Topics, changelog: Changelog = "spark") -> Topology:
-    return _booking_topology(topics, changelog, key_local=True)
+_ranges_topology = partial(_booking_topology, changelog="spark", key_local=True)
+_ranges_in_kafka_topology = partial(_booking_topology, changelog="kafka", key_local=True)
 
 
 def _amounts(count: int, seed: int) -> list[Outgoing]:
@@ -370,17 +373,20 @@ def _in_ranges(
     return App(name, topology, workload, oracle, value=serdes.json, settings={"parallelism": 4})
 
 
+def _booked(name: str, topology: Callable[[Topics], Topology], *, splits: bool = False) -> App:
+    return App(name, topology, _amounts, _balances, value=serdes.json, splits=splits)
+
+
 APPS: Mapping[str, App] = {
     app.name: app
     for app in (
         App("word-count", _word_count_topology, _lines, _word_counts, value=serdes.json, merged=True),
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.json),
-        App("two-stores", _two_stores_topology, _amounts, _balances, value=serdes.json),
+        _booked("two-stores", _two_stores_topology),
         App("replay", _replay_topology, _orders, _joined, history=_rates),
         _in_ranges("ranges", _ranges_topology, _amounts, _bookings),
-        _in_ranges(
-            "ranges-in-kafka", partial(_ranges_topology, changelog="kafka"), _amounts, _published_bookings
-        ),
+        _in_ranges("ranges-in-kafka", _ranges_in_kafka_topology, _amounts, _published_bookings),
+        _booked("fan-out", partial(_two_stores_topology, fan_out=True), splits=True),
         _in_ranges("calls-in-ranges", _calls_in_ranges, _orders, _numbered_answers),
         calling(),
         replace(

@@ -18,6 +18,8 @@ from millstream.testing.crash.crash_report import Kill, Report
 from millstream.testing.crash.journal import check_contents, check_journals, journals_of
 from millstream.testing.crash.processes import CrashTestError
 from millstream.testing.crash.setup import PARTITIONS, Setup, plan_of
+from millstream.testing.crash.split_topic import logs_of
+from millstream.testing.crash.stream import number_of
 from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError
 
 _STATES_SHOWN = 6
@@ -32,6 +34,7 @@ class Course:
         contents: The contents of the stores; None if the application could not be queried.
         unfinished: Why the run did not finish; empty if it did.
         seconds: The duration of the run, in seconds.
+        changes: The number of splits and merges of the input topic.
     """
 
     kills: tuple[Kill, ...]
@@ -42,6 +45,7 @@ class Course:
     unfinished: str
     spoiled: bool
     seconds: float
+    changes: int = 0
 
 
 def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) -> Report:
@@ -51,7 +55,10 @@ def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) 
         CrashTestError: If the input topic of a finished run does not contain the workload, which is a bug of the harness.
     """
     app, cut = setup.app, bool(course.unfinished)
-    given = kafka.consume(topics.input)
+    logs = logs_of(kafka.bootstrap_servers, topics.input) if app.splits else [topics.input]
+    given = [record for log in logs for record in kafka.consume(log, isolation="read_committed")]
+    if app.splits:  # by the order in which they were sent, which each key must have in all epochs
+        given.sort(key=number_of)
     if not cut and len(given) != setup.records:
         raise CrashTestError(
             f"the input topic has {len(given):,} records instead of {setup.records:,}; this is a bug of the harness"
@@ -76,13 +83,14 @@ def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) 
         findings=check_journals(*_journals(app, expected, results), merged=app.merged, cut=cut),
         wrong_states=wrong_states,
         wrong_changelogs=wrong_changelogs,
-        went_back=went_back(commits_of(kafka, app.name, topics.input)),
+        went_back=sum(went_back(commits_of(kafka, app.name, log)) for log in logs),
         examples=examples + more,
         seconds=course.seconds,
         misplaced=_misplaced(results) if expected.origins is not None else 0,
         unfinished=course.unfinished,
         spoiled=course.spoiled,
         evidence=_evidence(kafka) if cut else (),
+        changes=course.changes,
     )
 
 

@@ -40,6 +40,7 @@ from millstream.testing.crash.setup import (
     plan_of,
     surroundings,
 )
+from millstream.testing.crash.split_topic import SplitsAndMerges
 from millstream.testing.crash.stream import (
     Feeder,
     Watch,
@@ -162,7 +163,9 @@ class _CrashRun:
         )
         self._faults = Faults(around, self._id, self._program, self)
         self._feeder = self._fed()
-        self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output)
+        splits = setup.app.splits
+        self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output, splits=splits)
+        self._changes = SplitsAndMerges(kafka.bootstrap_servers, self._topics.input, setup.seed)
         self._starts = 0
         self._failures = 0
         self.ends: list[str] = []  # the reasons why the application ended without being killed
@@ -173,6 +176,8 @@ class _CrashRun:
         contents, unfinished, spoiled = None, "", False
         try:
             self.start()
+            if self._setup.app.splits:
+                self._changes.start()
             for point in points:
                 self._carry_out(point)
             self.until(self.at_end, "the end of the workload")
@@ -193,21 +198,24 @@ class _CrashRun:
             unfinished,
             spoiled,
             round(time.monotonic() - self._began, 1),
+            self._changes.done,
         )
         return outcome(self._setup, self._kafka, self._topics, course)
 
     def close(self) -> None:
         self._program.kill()
         self._watch.close()
+        self._changes.close()
+        self._feeder.close()
 
     def _fed(self) -> Feeder:
         """Return the feeder of the workload. With a second input, write both inputs completely now."""
         app, count, seed = self._setup.app, self._setup.records, self._setup.seed
         workload = app.workload(count, seed)
         history = app.history(count, seed) if app.history is not None else []
-        later = age_ms([*workload, *history])
-        servers = self._kafka.bootstrap_servers
-        feeder = Feeder(servers, self._topics.input, moved(workload, later), PARTITIONS)
+        servers, later = self._kafka.bootstrap_servers, age_ms([*workload, *history])
+        records = moved(workload, later)
+        feeder = Feeder(servers, self._topics.input, records, PARTITIONS, splits=app.splits)
         if history:
             self._kafka.produce(self._topics.history, moved(history, later))
             feeder.feed(count)

@@ -71,6 +71,7 @@ class Setup:
             "max_batch_records": _BATCH_RECORDS,
             # The loss of the disk includes the checkpoint.
             **({"on_other_checkpoint": "take_over"} if "disk" in self.targets else {}),
+            **({"isolation_level": "read_committed"} if self.app.splits else {}),
             **self.app.settings,
         }
         settings["spark"] = {"spark.ui.enabled": "false", **settings.get("spark", {})}

@@ -12,9 +12,11 @@ from typing import Any, final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
 from millstream.testing._broker import QUIET_CLIENT
 from millstream.testing.crash.processes import CrashTestError
-from millstream.testing.kafka import EmbeddedKafka, EmbeddedKafkaError, Outgoing
+from millstream.testing.crash.split_topic import SplitLogs
+from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafkaError, Outgoing
 
 HEADER = "number"
 """The header with the number of each record of the workload."""
@@ -29,14 +31,22 @@ class Feeder:
 
     Args:
         partitions: The partition count of the topic. Records without a key go to the partitions in turn.
+        splits: Whether partitions of the topic are split and merged.
     """
 
-    def __init__(self, servers: str, topic: str, records: Sequence[Outgoing], partitions: int) -> None:
+    def __init__(
+        self, servers: str, topic: str, records: Sequence[Outgoing], partitions: int, *, splits: bool = False
+    ) -> None:
         self._topic = topic
         self._records = records
         self._partitions = partitions
         self._next = 0
         self._refused: list[str] = []
+        self._producer: Producer | KeyRangeProducer
+        if splits:
+            settings = {"bootstrap.servers": servers, **QUIET_CLIENT}
+            self._producer = KeyRangeProducer(settings, topic, patience_s=_FLUSH_S)
+            return
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
@@ -83,6 +93,10 @@ class Feeder:
         if self._refused:
             raise CrashTestError(f"the broker rejected the workload: {self._refused[0]}")
 
+    def close(self) -> None:
+        if isinstance(self._producer, KeyRangeProducer):
+            self._producer.close()
+
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._refused.append(str(error))
@@ -98,15 +112,21 @@ class Watch:
 
     Args:
         group: The application's id, which is the consumer group.
+        splits: Whether partitions of the input topic are split and merged.
     """
 
-    def __init__(self, kafka: EmbeddedKafka, group: str, input_topic: str, output_topic: str) -> None:
+    def __init__(
+        self, kafka: EmbeddedKafka, group: str, input_topic: str, output_topic: str, *, splits: bool = False
+    ) -> None:
         self.processed = 0
         self.written = 0
         self._kafka = kafka
         self._output = output_topic
-        self._offsets = dict.fromkeys(kafka.end_offsets(input_topic), 0)
-        self._partitions = [TopicPartition(input_topic, partition) for partition in self._offsets]
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._partitions = [
+            TopicPartition(input_topic, partition) for partition in kafka.end_offsets(input_topic)
+        ]
+        self._logs = SplitLogs(kafka.bootstrap_servers, input_topic) if splits else None
         self._consumer = Consumer(
             {
                 "bootstrap.servers": kafka.bootstrap_servers,
@@ -120,14 +140,16 @@ class Watch:
         """Query the broker; return whether there was progress."""
         before = self.processed, self.written
         try:
-            committed = self._consumer.committed(self._partitions, timeout=_ANSWER_S)
+            partitions = self._partitions if self._logs is None else self._logs.partitions()
+            committed = self._consumer.committed(partitions, timeout=_ANSWER_S)
             self.written = sum(self._kafka.end_offsets(self._output).values())
         except (KafkaException, EmbeddedKafkaError):
             return False
         for partition in committed:
             if partition.offset >= 0:
-                self._offsets[partition.partition] = partition.offset
-        self.processed = sum(self._offsets.values())
+                self._offsets[partition.topic, partition.partition] = partition.offset
+        counted = sum(self._offsets.values()) if self._logs is None else self._logs.before(self._offsets)
+        self.processed = counted
         return before != (self.processed, self.written)
 
     def transaction_is_open(self) -> bool:
@@ -139,6 +161,8 @@ class Watch:
 
     def close(self) -> None:
         self._consumer.close()
+        if self._logs is not None:
+            self._logs.close()
 
 
 def transaction_is_open(kafka: EmbeddedKafka, topic: str) -> bool:
@@ -176,6 +200,11 @@ def age_ms(records: Sequence[Outgoing]) -> int:
 
 def now_ms() -> int:
     return int(time.time() * 1000)  # noqa: TID251 - the brokers and the application use this clock, too
+
+
+def number_of(record: ConsumedRecord) -> int:
+    """Return the number of a record of the workload, from its header."""
+    return int(dict(record.headers)[HEADER] or b"")
 
 
 def moved(records: Sequence[Outgoing], later_ms: int) -> list[Outgoing]:

@@ -106,3 +106,15 @@ def test_a_part_behind_a_topic_of_the_broker_rests_when_that_is_paused() -> None
     assert resting(behind_a_store(), ["people"]) == {0}
     assert resting(behind_a_store(), [INTERNAL]) == {1}
     assert resting(behind_a_store(), ["people", INTERNAL]) == {0, 1}
+
+
+def test_a_fan_out_topic_follows_the_topic_that_was_split() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("orders", fan_out=True).group_by_key().count(store="counts").to_stream().to("out")
+    plan = builder.build().plan("app", existing=["orders", "orders-fanout-0"])
+    assert chosen_topics(plan) == chosen_topics(plan, None, [0]) == {"orders"}
+    with pytest.raises(
+        ControlError, match="does not read 'orders-fanout-0' from the broker; it reads 'orders'"
+    ):
+        chosen_topics(plan, ["orders-fanout-0"])
+    assert resting(plan, ["orders"]) == {0}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pytest
 
 import millstream as ms
+from millstream.core.fanout.epochs import History
+from millstream.core.fanout.reading import EpochRead
 from millstream.core.model.errors import (
     BrokerUnavailableError,
     ControlError,
@@ -139,6 +141,12 @@ def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: Running
         (record,) = tap.records()
         assert (record.batch, record.offset, record.value) == (0, 3, "v")
     assert running._requests.answer("plan", PLAN).taps == ()
+
+
+def test_the_planner_tells_which_epochs_of_split_partitions_are_read(running: RunningApplication) -> None:
+    history = History.new(TopicPartition("in", 0)).changed(1, {TopicPartition("in", 0): 5})
+    assert running._requests.answer("epochs", (EpochRead(history, history.current),))
+    assert running._run.reports.epochs == (EpochRead(history, history.current),)
 
 
 def test_a_failure_is_summarised_once(running: RunningApplication, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ from millstream.edge.control.flow_control import FlowLimits
 from millstream.edge.queries.store_answers import Answers
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
-from millstream.edge.status.application_status import RangeStatus, Status
+from millstream.edge.status.application_status import RangeStatus, SplitStatus, Status
 from millstream.edge.web.listeners import Listeners
 from millstream.edge.web.page import address_of
 from unit.edge.metrics.looking import Looked
@@ -65,6 +65,7 @@ class Steered(Looked):
         super().__init__()
         self.orders = FlowLimits()
         self.ranges: Mapping[str, RangeStatus] = {}
+        self.splits: Mapping[str, SplitStatus] = {}
         self._copies = copies
 
     @cached_property
@@ -77,7 +78,7 @@ class Steered(Looked):
 
     def status(self) -> Status:
         limits = {"paused": sorted(self.orders.paused), "throttled": self.orders.rates}
-        return replace(super().status(), **limits, ranges=self.ranges)
+        return replace(super().status(), **limits, ranges=self.ranges, splits=self.splits)
 
     def stores(self) -> Mapping[str, str]:
         return self.answers.stores()
@@ -389,7 +390,7 @@ class TestInABrowser:
 
     @staticmethod
     def tables(browser: Chromium, steered: Steered) -> None:
-        """See where failed records go, and key ranges if there are any."""
+        """See where failed records go, and key ranges and split partitions if there are any."""
         assert cells(browser, "failures")[4:7] == ["process", "dead letter to 'failed'", "3"]
         assert cells(browser, "failures")[12:15] == ["read", "skip", "3"]
         assert cells(browser, "letters")[:2] == ["failed", "3"]
@@ -402,6 +403,11 @@ class TestInABrowser:
         browser.until(visible)
         first = ["0_0", "0 of 16", "00000000-0fffffff", "in-0 20", "8", "120", "25 %", "70 kB", "worker-1/3"]
         assert cells(browser, "ranges")[:9] == first
+        visible = "document.getElementById('split-partitions').checkVisibility()"
+        assert browser.run(visible) is False
+        steered.splits = {"in-0": SplitStatus(1, 2, 4, 12_345, 67)}
+        browser.until(visible)
+        assert cells(browser, "splits") == ["in-0", "1 of 2", "4", "12,345", "67"]
 
     @staticmethod
     def answers(browser: Chromium) -> None:

@@ -7,8 +7,9 @@ producer has one queue per partition, so a partition that is held back during a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice, repeat
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final, Self
@@ -20,7 +21,8 @@ from millstream.core.fanout.epochs import control_topic, fan_out_topic
 from millstream.core.fanout.ledger import HOLDING, member_entry, member_key
 from millstream.core.model.errors import FanOutError, MillstreamError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.partitioning import partition_of
+from millstream.core.model.partitioning import Partitions, partition_of
+from millstream.core.model.record import Records
 from millstream.drivers.kafka.clients import log
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import cancel
@@ -73,6 +75,7 @@ class KeyRangeProducer:
         self._topic, self._patience_s = topic, patience_s
         self._log = ControlLog(given, topic, patience_s)
         self._partitions = self._log.partitions
+        self._chosen = Partitions(self._partitions)
         self._sessions = 0
         self._queues: dict[int, deque[Outgoing]] = {}
         self._done: deque[tuple[Delivered, KafkaError | None, Any]] = deque()
@@ -129,19 +132,32 @@ class KeyRangeProducer:
         data = value.encode() if isinstance(value, str) else value
         if partition == -1:
             partition = partition_of(encoded or b"", self._partitions)
-        if topic != self._topic or not 0 <= partition < self._partitions:
-            raise FanOutError(
-                f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
-                f"{self._topic!r}, which has {self._partitions} partitions"
-            )
-        topic_partition = TopicPartition(topic, partition)
+        place = self._place(topic, partition)
         with self._change:
             self._check()
             if self._unsent >= _QUEUED:
                 raise BufferError("the queue of the producer is full")
-            record = Outgoing(topic_partition, encoded, data, timestamp, headers, on_delivery)
-            self._queues.setdefault(partition, deque()).append(record)
-            self._unsent += 1
+            self._queue([Outgoing(place, encoded, data, timestamp, headers, on_delivery)])
+
+    def hand_over(self, records: Records) -> None:
+        """Put the records of a sink into the queue. Waits while the queue is full. Records without a time get the time 1.
+
+        Raises:
+            MillstreamError: If a partition does not exist, or the producer is closed or has failed.
+        """
+        given = repeat(-1) if records.partitions is None else records.partitions
+        partitions = [self._chosen[key or b""] if n == -1 else n for n, key in zip(given, records.keys)]
+        places = {partition: self._place(self._topic, partition) for partition in set(partitions)}
+        headers = repeat(None) if records.headers is None else map(list, records.headers)
+        columns = zip(partitions, records.keys, records.values, records.timestamps, headers, strict=False)
+        outgoing = (
+            Outgoing(places[n], key, value, time or 1, more, None) for n, key, value, time, more in columns
+        )
+        while some := list(islice(outgoing, _MOST)):
+            with self._change:
+                self._change.wait_for(lambda: self._unsent < _QUEUED or self._failure is not None)
+                self._check()
+                self._queue(some)
 
     def poll(self, timeout: float = 0.0) -> int:
         """Call the callbacks of records whose transaction has ended.
@@ -197,6 +213,19 @@ class KeyRangeProducer:
             self._closed = True
         self._thread.join(timeout)
         self.poll()
+
+    def _place(self, topic: str, partition: int) -> TopicPartition:
+        if topic != self._topic or not 0 <= partition < self._partitions:
+            raise FanOutError(
+                f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
+                f"{self._topic!r}, which has {self._partitions} partitions"
+            )
+        return TopicPartition(topic, partition)
+
+    def _queue(self, records: Sequence[Outgoing]) -> None:
+        for record in records:
+            self._queues.setdefault(record.topic_partition.partition, deque()).append(record)
+        self._unsent += len(records)
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -46,6 +46,10 @@ class Outgoing:
     delivered: Delivered | None
     message: Any = None
 
+    def keep(self, _error: KafkaError | None, message: Any) -> None:
+        """Keep the message for the callback."""
+        self.message = message
+
 
 class LostSessionError(Exception):
     """The session was fenced, or the outcome of its last transaction is unknown."""
@@ -96,21 +100,11 @@ class ProducerSession:
             self._give_up(error)
 
     def _produce(self, log: TopicPartition, record: Outgoing) -> None:
-        def delivered(_error: KafkaError | None, message: Any) -> None:
-            record.message = message
-
-        more = {} if record.headers is None else {"headers": record.headers}
+        keep = None if record.delivered is None else record.keep  # a callback costs more than sending
+        more = (log.partition, keep, None, record.timestamp, record.headers)
         while True:
             try:
-                self._producer.produce(
-                    log.topic,
-                    record.value,
-                    record.key,
-                    log.partition,
-                    on_delivery=delivered,
-                    timestamp=record.timestamp,
-                    **more,
-                )
+                self._producer.produce(log.topic, record.value, record.key, *more)
                 return
             except BufferError:
                 self._producer.poll(0.1)

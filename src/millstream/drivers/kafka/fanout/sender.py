@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Final
 
 from millstream.core.model.errors import MillstreamError
@@ -15,7 +14,6 @@ from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
 from millstream.drivers.kafka.produce import KafkaSender
 
 _TOPIC: Final = "millstream.topic"
-_WAIT_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -37,17 +35,8 @@ class FanOutSender:
         if topic not in self.topics:
             return self.others.publish(topic, records)
         producer = warm(_opened, self._settings(topic))
-        partitions = repeat(-1) if records.partitions is None else records.partitions
-        headers = repeat(None) if records.headers is None else map(list, records.headers)
-        columns = zip(records.values, records.keys, partitions, records.timestamps, headers, strict=False)
         with _discarded_if_failed(producer):
-            for value, key, partition, timestamp, some in columns:
-                while True:
-                    try:
-                        producer.produce(topic, value, key, partition, timestamp=timestamp or 1, headers=some)
-                        break
-                    except BufferError:
-                        producer.flush(_WAIT_S)
+            producer.hand_over(records)
         return None
 
     def flush(self) -> None:

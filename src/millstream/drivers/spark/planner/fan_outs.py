@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from millstream.core.fanout.epochs import Epoch, History
-from millstream.core.fanout.reading import EpochReader, limits, reading
+from millstream.core.fanout.reading import EpochRead, EpochReader, limits, reading
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat
 from millstream.core.runtime.messages import BufferedRecords
@@ -25,6 +25,8 @@ class FanOuts:
         self._spec = spec
         self._reader: EpochReader | None = None
         self._histories: tuple[History, ...] = ()
+        self._told: tuple[EpochRead, ...] = ()
+        """The epochs that the application knows."""
         self._asked_s: float | None = None
 
     def follow(self) -> None:
@@ -42,15 +44,23 @@ class FanOuts:
         self._histories = self._reader.histories()
 
     def readable(self, positions: Offsets, ends: Offsets, records: BufferedRecords) -> Offsets:
-        """Return how far topics may be read, without the records of later epochs than the one that is being processed."""
+        """Return how far topics may be read, without the records of later epochs than the one that is being processed.
+
+        Tells the application which epochs are read, for its status.
+        """
         if not self._histories:
             return ends
+        read = list[EpochRead]()
         known, limited = flat(positions), {topic: dict(partitions) for topic, partitions in ends.items()}
         for history in self._histories:
             epoch, offsets = self._current(history, known, records)
+            read.append(EpochRead(history, epoch))
             for (topic, number), limit in limits(history, epoch, offsets).items():
                 if limit is not None and number in limited.get(topic, {}):
                     limited[topic][number] = min(limited[topic][number], limit)
+        if tuple(read) != self._told:
+            self._told = tuple(read)
+            self._spec.control.ask("epochs", self._told)
         return limited
 
     def with_fan_outs(self, topics: Collection[str]) -> frozenset[str]:

@@ -87,6 +87,7 @@ function show(data) {
     now("operator_call_retries_total", has(1, operator)), now("operator_dead_letters_total", has(1, operator)),
     policies.calls[operator] || ""]));
   failures();
+  splits(status.splits);
   ranges(status.ranges);
   table("tasks", values("task_process_total", 0).map((task) => [
     task, figure(rate("task_process_total", has(0, task))), `${Math.round(100 * rate("task_process_seconds_total", has(0, task)))} %`,
@@ -181,6 +182,11 @@ function failures() {
   ]);
   table("letters", policies.topics.map((topic) => [
     topic, now(SENT, has(1, topic)).toLocaleString("en"), figure(rate(SENT, has(1, topic)))]));
+}
+function splits(found) {
+  byId("split-partitions").hidden = Object.keys(found).length === 0;
+  table("splits", Object.entries(found).map(([partition, split]) => [
+    partition, `${split.epoch} of ${split.newest}`, split.ranges, split.position.toLocaleString("en"), split.lag.toLocaleString("en")]));
 }
 function ranges(found) {
   const hash = (number) => number.toString(16).padStart(8, "0");

@@ -9,6 +9,7 @@ import pytest
 import millstream as ms
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.fanout.epochs import History
+from millstream.core.fanout.reading import EpochRead
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization
@@ -31,12 +32,15 @@ class Cluster:
         self.history = MERGED
         self.orders = PlanningOrders()
         self.asked_for: list[tuple[str, ...]] = []
+        self.told: list[tuple[EpochRead, ...]] = []
         self.existing = {"orders": 1, LOG: 2}
         self.committed: Offsets = {}
 
     def ask(self, question: str, data: Any) -> Any:
         if question == "topics":
             self.asked_for.append(data)
+        if question == "epochs":
+            self.told.append(data)
         return self.orders
 
     def open(self) -> Cluster:
@@ -94,6 +98,15 @@ def test_epochs_are_read_one_after_the_other(cluster: Cluster) -> None:
         {"orders": {0: 6}, LOG: {0: 3, 1: 2}},
         {"orders": {0: 10}, LOG: {0: 3, 1: 2}},
         {"orders": {0: 10}, LOG: {0: 3, 1: 2}},
+    ]
+
+
+def test_the_application_is_told_which_epoch_is_read(cluster: Cluster) -> None:
+    read_by(planner(cluster, LOG), 4)
+    assert [(read.history, read.epoch.number) for [read] in cluster.told] == [
+        (MERGED, 0),
+        (MERGED, 1),
+        (MERGED, 2),
     ]
 
 

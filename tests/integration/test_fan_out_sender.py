@@ -1,0 +1,64 @@
+"""The results of an application, sent to a topic whose partition is split while they wait: each record once, each key in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+
+import pytest
+
+import millstream as ms
+from millstream.core.model.errors import FanOutError
+from millstream.core.model.partitioning import partition_of
+from millstream.core.model.record import Records
+from millstream.drivers.kafka.fanout.coordinator import Coordinator
+from millstream.drivers.kafka.fanout.sender import FanOutSender
+from millstream.drivers.kafka.produce import KafkaSender
+
+from .helpers import eventually
+
+pytestmark = pytest.mark.broker
+
+KEYS = [None, *(b"key-%d" % number for number in range(20))]
+
+
+def test_results_arrive_once_with_all_that_belongs_to_them(kafka: ms.testing.EmbeddedKafka) -> None:
+    topic = "fan-out-sender"
+    kafka.create_topic(topic, partitions=2)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers}
+    coordinator = Coordinator(settings, topic)
+    sender = FanOutSender(KafkaSender(settings), frozenset([topic]))
+
+    def split(ranges: int) -> bool:
+        with suppress(FanOutError):  # cancelled because the machine is slow
+            return coordinator.change(0, ranges).history.current.ranges == ranges
+        return False
+
+    for batch, ranges in enumerate((1, 3, 2)):
+        eventually(lambda ranges=ranges: split(ranges), f"{ranges} key ranges")  # type: ignore[misc]
+        values = [b"%d" % batch] * len(KEYS)
+        headers = [(("batch", b"%d" % batch),)] * len(KEYS)
+        # Partition 1 for one key, and the partition of the key for the others.
+        partitions = [1 if key == KEYS[-1] else -1 for key in KEYS]
+        sender.publish(
+            topic, Records(list(KEYS), values, [batch] * len(KEYS), headers=headers, partitions=partitions)
+        )
+    sender.flush()
+    coordinator.close()
+    found = defaultdict(list)
+    for log in (topic, f"{topic}-fanout-0"):
+        for record in kafka.consume(log, isolation="read_committed"):
+            found[record.key].append((int(record.value or b""), record.timestamp, dict(record.headers)))
+            if log == topic and record.key != KEYS[-1]:
+                assert partition_of(record.key or b"", 2) == record.partition
+    wanted = [(batch, batch or 1, {"batch": b"%d" % batch}) for batch in range(3)]
+    assert {key: sorted(of_key) for key, of_key in found.items()} == dict.fromkeys(KEYS, wanted)
+
+
+def test_a_record_for_a_partition_that_does_not_exist_is_refused(kafka: ms.testing.EmbeddedKafka) -> None:
+    topic = "fan-out-sender-refuses"
+    kafka.create_topic(topic, partitions=2)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers}
+    sender = FanOutSender(KafkaSender(settings), frozenset([topic]))
+    with pytest.raises(FanOutError, match="a record for partition 2 of topic"):
+        sender.publish(topic, Records([b"a"], [b"b"], [1], partitions=[2]))
