@@ -136,13 +136,13 @@ def newest_state(patch: pytest.MonkeyPatch) -> None:
 
 def keep_no_rows(patch: pytest.MonkeyPatch) -> None:
     """Rows are gone when an aborted transaction has to be repeated."""
-    made = sink._Rows.__init__
+    made = sink._OutputRows.__init__
 
     def forgetful(self: Any, batches: Any) -> None:
         made(self, batches)
         self._kept = _Nothing()
 
-    patch.setattr(sink._Rows, "__init__", forgetful)
+    patch.setattr(sink._OutputRows, "__init__", forgetful)
 
 
 class _Nothing(list[Any]):

@@ -3,10 +3,10 @@
 from millstream.testing._java import EmbeddedKafkaError
 from millstream.testing._records import ConsumedRecord
 from millstream.testing.driver import TopologyTestDriver
+from millstream.testing.input_and_output_topics import InputTopic, OutputTopic
 from millstream.testing.kafka import EmbeddedKafka
 from millstream.testing.mock_context import MockProcessorContext
 from millstream.testing.snapshot import DriverSnapshot
-from millstream.testing.topics import InputTopic, OutputTopic
 
 __all__ = [
     "ConsumedRecord",

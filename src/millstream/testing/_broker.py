@@ -92,7 +92,7 @@ class Member:
 
 
 @final
-class Broker:
+class BrokerProcess:
     """A broker process and its home directory. Use it from one thread at a time.
 
     Args:

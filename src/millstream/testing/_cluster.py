@@ -18,7 +18,14 @@ from typing import final
 
 from confluent_kafka.admin import AdminClient
 
-from millstream.testing._broker import HOST, QUIET_CLIENT, Broker, BrokerOptions, Member, PortTakenError
+from millstream.testing._broker import (
+    HOST,
+    QUIET_CLIENT,
+    BrokerOptions,
+    BrokerProcess,
+    Member,
+    PortTakenError,
+)
 from millstream.testing._java import EmbeddedKafkaError
 
 _ATTEMPTS = 5
@@ -36,7 +43,7 @@ class Cluster:
     def __init__(self, home: Path, options: BrokerOptions, size: int) -> None:
         self._options = options
         self._homes = [home] if size == 1 else [home / f"broker-{number}" for number in range(size)]
-        self._brokers: list[Broker] = []
+        self._brokers: list[BrokerProcess] = []
 
     @property
     def bootstrap_servers(self) -> str:
@@ -93,7 +100,7 @@ class Cluster:
     def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
         return self._brokers[0].run_main(main, arguments, stdin=stdin)
 
-    def _chosen(self, broker: int | None) -> Sequence[Broker]:
+    def _chosen(self, broker: int | None) -> Sequence[BrokerProcess]:
         if broker is None:
             return self._brokers
         if not 0 <= broker < len(self._brokers):
@@ -102,18 +109,18 @@ class Cluster:
             )
         return [self._brokers[broker]]
 
-    def _placed(self, ports: Sequence[int]) -> list[Broker]:
+    def _placed(self, ports: Sequence[int]) -> list[BrokerProcess]:
         """Create the brokers with the given ports: first those for clients, then those for controllers."""
         of_clients, of_controllers = ports[: len(self._homes)], ports[len(self._homes) :]
         controllers = dict(enumerate(of_controllers, start=1))
         cluster = _cluster_id(self._homes[0] / "data" / "meta.properties")
         relayed: Sequence[tuple[int, int] | None] = self._options.relayed or [None] * len(self._homes)
         return [
-            Broker(home, self._options, Member(node, port, controllers, cluster, relay))
+            BrokerProcess(home, self._options, Member(node, port, controllers, cluster, relay))
             for (node, home), port, relay in zip(enumerate(self._homes, start=1), of_clients, relayed)
         ]
 
-    def _launch(self, chosen: Sequence[Broker]) -> None:
+    def _launch(self, chosen: Sequence[BrokerProcess]) -> None:
         """Start brokers together, because none answers before most controllers run. If one does not start, end all."""
         with ExitStack() as failed:
             for broker in chosen:

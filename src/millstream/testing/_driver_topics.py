@@ -17,7 +17,7 @@ from millstream.core.topology.nodes import Sink
 from millstream.testing._driver_arguments import check_serdes, checked_headers, checked_time
 from millstream.testing._runner import DriverRunner
 from millstream.testing._topics import TopicLogs
-from millstream.testing.topics import InputTopic, NewRecord, OutputTopic, Serdes
+from millstream.testing.input_and_output_topics import InputTopic, NewRecord, OutputTopic, Serdes
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -130,7 +130,7 @@ space.free()
 _FILLS_AT_THE_END = """
 import pathlib, sys
 from millstream.testing.crash.crash_report import Kill
-from millstream.testing.crash.faults import Environment, Faults, Space
+from millstream.testing.crash.faults import FaultTargets, Faults, Space
 disk = pathlib.Path(sys.argv[1])
 class Ended:
     ends = []
@@ -138,7 +138,7 @@ class Ended:
         assert holds(), f"waits for {what}"
     def at_end(self):
         return True
-around = Environment(None, disk, None, None, Space(disk), 1)
+around = FaultTargets(None, disk, None, None, Space(disk), 1)
 Faults(around, "app", None, Ended()).strike(Kill("space", 0, None), 0.5)
 (disk / "more").write_bytes(bytes(1 << 20))
 """

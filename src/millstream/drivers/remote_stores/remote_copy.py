@@ -9,12 +9,12 @@ from typing import Any, Final
 from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.ports import ByteReader, ByteStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.remote_stores.store_server import MOVED, NEWEST, OK, Request
+from millstream.drivers.remote_stores.store_server import MOVED, NEWEST, OK, CopyRequest
 
 _FIRST_ROWS: Final = 64
 _MORE_ROWS: Final = 4_096
 
-Ask = Callable[[Request], tuple[str, Any]]
+Ask = Callable[[CopyRequest], tuple[str, Any]]
 """Sends a request to the host. Raises ``CopyMovedError`` while the host cannot be reached."""
 
 
@@ -25,17 +25,17 @@ class RemoteCopy:
         self._ask = ask
         self._task = task
         self._engine = engine
-        self._view = _RemoteView(ask, Request(task, engine, -1, (), "", ""))
+        self._view = _RemoteView(ask, CopyRequest(task, engine, -1, (), "", ""))
 
     def view(self, known: Manifest) -> ByteStores:
         request = self._view.request
         if (request.version, request.history) != (known.version, known.history):
-            request = Request(self._task, self._engine, known.version, known.history, "", "")
+            request = CopyRequest(self._task, self._engine, known.version, known.history, "", "")
             self._view = _RemoteView(self._ask, request)
         return self._view
 
     def newest(self) -> Manifest:
-        request = Request(self._task, self._engine, 0, (), "", NEWEST)
+        request = CopyRequest(self._task, self._engine, 0, (), "", NEWEST)
         version, token = answered(self._ask(request))
         return Manifest(version, (token,))
 
@@ -53,7 +53,7 @@ class _RemoteView:
     """
 
     ask: Ask
-    request: Request
+    request: CopyRequest
 
     def open(self, name: str) -> ByteReader:
         return _RemoteReader(self.ask, self.request._replace(store=name))
@@ -62,7 +62,7 @@ class _RemoteView:
 @dataclass(frozen=True)
 class _RemoteReader:
     ask: Ask
-    request: Request
+    request: CopyRequest
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._answer("get", key)

@@ -29,7 +29,7 @@ OpenReader = Callable[[str, str], CopyReader]
 """Opens the reader of a task's copy, by task and engine."""
 
 
-class Request(NamedTuple):
+class CopyRequest(NamedTuple):
     """A read of a byte store.
 
     Attributes:
@@ -53,7 +53,7 @@ class _Copies:
         self._readers: dict[tuple[str, str], CopyReader] = {}
         self._used: set[tuple[str, str]] = set()
 
-    def answer(self, request: Request) -> tuple[str, Any]:
+    def answer(self, request: CopyRequest) -> tuple[str, Any]:
         copy = request.task, request.engine
         self._used.add(copy)
         try:
@@ -92,7 +92,7 @@ def serve(channel: Channel, open_reader: OpenReader, goes_on: Callable[[], bool]
     try:
         while True:
             if channel.wait(_PAUSE_S):
-                channel.send(copies.answer(Request(*channel.receive())))
+                channel.send(copies.answer(CopyRequest(*channel.receive())))
             if time.monotonic() >= pause_at:
                 pause_at = time.monotonic() + _PAUSE_S
                 copies.release_unused()

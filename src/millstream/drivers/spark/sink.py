@@ -85,7 +85,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             context = TaskContext.get()
             assert context is not None
             spec: SinkSpec = in_executor(self._option)
-            rows = _Rows(iterator)
+            rows = _OutputRows(iterator)
             if spec.publisher is None:
                 rows.finish()
                 return Written(rows.reports, context.attemptNumber() > 0)
@@ -112,7 +112,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing, because the micro-batch will be repeated."""
 
 
-def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> bool:
+def _deliver(spec: SinkSpec, delivery: Delivery, rows: _OutputRows) -> bool:
     """Send the rows. Return False if an earlier attempt has sent them."""
     batch = rows.batch
     if batch is None:
@@ -136,7 +136,7 @@ def _deliver(spec: SinkSpec, delivery: Delivery, rows: _Rows) -> bool:
         raise
 
 
-class _Rows:
+class _OutputRows:
     """The output rows of a Spark task. They are read lazily and kept for a repeated send."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:

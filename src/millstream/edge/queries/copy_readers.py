@@ -16,13 +16,13 @@ _READERS: Final[Mapping[str, str]] = {
     "memory": "MemoryQueries",
     "rocksdb": "RocksQueries",
 }
-"""The class in ``millstream.drivers.<engine>.queries``, by engine. Modules are imported on first use."""
+"""The class in ``millstream.drivers.<engine>.<engine>_queries``, by engine. Modules are imported on first use."""
 
 
 def open_reader(directory: str, task: str, engine: str) -> CopyReader:
     """Open the reader of a task's local copy."""
     allow_many_files()
-    module = import_module(f"millstream.drivers.{engine}.queries")
+    module = import_module(f"millstream.drivers.{engine}.{engine}_queries")
     reader: CopyReader = getattr(module, _READERS[engine])(f"{directory}/{task}/{engine}")
     return reader
 

@@ -19,7 +19,7 @@ from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.queries.copy_reader import CopyReader
 from millstream.drivers.remote_stores.host_listener import HostListener
 from millstream.drivers.remote_stores.remote_copy import RemoteCopy
-from millstream.drivers.remote_stores.store_server import Request
+from millstream.drivers.remote_stores.store_server import CopyRequest
 from millstream.edge.queries.host_process import HostProcessSpec, start_host_process
 
 log = logging.getLogger("millstream.queries")
@@ -60,7 +60,7 @@ class StoreHosts:
             if self._listener is not None:
                 self._listener.close()
 
-    def _ask(self, host: str, request: Request) -> tuple[str, Any]:
+    def _ask(self, host: str, request: CopyRequest) -> tuple[str, Any]:
         listener = self._listener
         channel = None if listener is None else listener.channel(host)
         if listener is None or channel is None:

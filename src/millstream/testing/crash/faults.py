@@ -54,7 +54,7 @@ _STANDS_S, _RUNS_S = 0.18, 0.02
 
 
 @dataclass(frozen=True)
-class Environment:
+class FaultTargets:
     """The surroundings of an application that faults affect.
 
     Attributes:
@@ -96,7 +96,7 @@ class Faults:
     """Carries out faults. Use it from one thread."""
 
     def __init__(
-        self, surroundings: Environment, application: str, program: CrashedProgram, run: Run
+        self, surroundings: FaultTargets, application: str, program: CrashedProgram, run: Run
     ) -> None:
         self._around = surroundings
         self._id = application

@@ -25,7 +25,7 @@ from millstream.core.topology.internal import commits_topic
 from millstream.testing.crash.app import App, Entry, Guarantee, Job
 from millstream.testing.crash.comparison import Course, outcome
 from millstream.testing.crash.crash_report import Kill, Report
-from millstream.testing.crash.faults import Environment, Faults
+from millstream.testing.crash.faults import Faults, FaultTargets
 from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.kill_plan import FAULTS, Again, Fault, KillPoint, Target, plan_kills
 from millstream.testing.crash.processes import CrashedProgram, CrashTestError
@@ -148,7 +148,7 @@ def run_with_crashes(
 class _CrashRun:
     """One run of an application under the harness, from its start to its report."""
 
-    def __init__(self, setup: Setup, around: Environment, home: Path) -> None:
+    def __init__(self, setup: Setup, around: FaultTargets, home: Path) -> None:
         self._began = self._progress_at = time.monotonic()
         self._setup = setup
         self._id = setup.app.name

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
 from millstream.testing.crash.app import App, Guarantee, Topics
-from millstream.testing.crash.faults import Environment, JumpingClock, Space
+from millstream.testing.crash.faults import FaultTargets, JumpingClock, Space
 from millstream.testing.crash.kill_plan import ON_REQUEST, Target, possible_targets
 from millstream.testing.crash.network import Network
 from millstream.testing.crash.processes import CrashTestError
@@ -98,7 +98,7 @@ def home_of(keep_logs: str | Path | None) -> Path:
     return home
 
 
-def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Environment:
+def surroundings(setup: Setup, home: Path, stack: ExitStack) -> FaultTargets:
     """Start the brokers and the other surroundings that faults affect. The stack ends all of them."""
     targets, state = setup.targets, setup.state(home)
     if state.exists():
@@ -110,7 +110,7 @@ def surroundings(setup: Setup, home: Path, stack: ExitStack) -> Environment:
         brokers=setup.brokers,
         relayed=() if network is None else network.ports,
     )
-    return Environment(
+    return FaultTargets(
         stack.enter_context(kafka),
         state,
         JumpingClock(home / "clock") if "clock" in targets else None,

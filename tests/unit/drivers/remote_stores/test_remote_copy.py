@@ -19,7 +19,7 @@ from millstream.drivers.remote_stores import host_listener
 from millstream.drivers.remote_stores.host_listener import HostListener
 from millstream.drivers.remote_stores.remote_copy import RemoteCopy
 from millstream.drivers.remote_stores.secure_channel import Channel, connected
-from millstream.drivers.remote_stores.store_server import Request, serve
+from millstream.drivers.remote_stores.store_server import CopyRequest, serve
 
 KEY = b"k" * 32
 ROWS = [(b"%05d" % n, b"v" * (n % 7)) for n in range(10_000)]
@@ -68,7 +68,7 @@ def channel() -> Iterator[Channel]:
 
 
 def remote(channel: Channel) -> RemoteCopy:
-    def ask(request: Request) -> tuple[str, object]:
+    def ask(request: CopyRequest) -> tuple[str, object]:
         kind, value = channel.ask(tuple(request))
         return kind, value
 

@@ -15,9 +15,9 @@ from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import Version
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.rocksdb import open_local_copy
-from millstream.drivers.rocksdb.queries import RocksQueries
 from millstream.drivers.rocksdb.rocksdb_copy import _OPEN, DATABASE, RocksCopy
 from millstream.drivers.rocksdb.rocksdb_options import options
+from millstream.drivers.rocksdb.rocksdb_queries import RocksQueries
 
 FIRST, SECOND = Version(1, "aa"), Version(2, "bb")
 ROWS = [(b"%02d" % n, b"1") for n in range(50)]

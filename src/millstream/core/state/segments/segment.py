@@ -42,7 +42,7 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
     return struct.pack("<I", zlib.crc32(rest)) + rest
 
 
-class Layout(NamedTuple):
+class SegmentLayout(NamedTuple):
     """Where the keys and values of a segment are.
 
     Attributes:
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
     start: int
 
 
-def layout(data: bytes, where: str) -> Layout:
+def layout(data: bytes, where: str) -> SegmentLayout:
     """Verify a segment and return its layout; ``where`` names it in errors."""
     if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
         raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
@@ -68,7 +68,7 @@ def layout(data: bytes, where: str) -> Layout:
         )
     start = _HEAD.size + 8 * count
     sizes = _sizes(data[_HEAD.size : start])
-    return Layout(sizes[:count], sizes[count:], start)
+    return SegmentLayout(sizes[:count], sizes[count:], start)
 
 
 def decode(data: bytes, where: str) -> list[StoreChange]:
