@@ -110,8 +110,8 @@ soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 si
 	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration
 	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls --guarantee exactly_once \
-		--kills 1200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
+	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls,fan-out --guarantee exactly_once \
+		--kills 1400 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
 	$(BIN)/python -m millstream.testing.crash --app two-stores,windowed --engine rocksdb --guarantee exactly_once \
 		--kills 80 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak-rocksdb.json
 	$(BIN)/python -m millstream.testing.crash --app word-count,ranges --targets executor,worker,driver,broker --guarantee exactly_once \
