@@ -151,5 +151,5 @@ def test_in_somebody_elses_query(apps: Apps, registry: Apicurio, spark: SparkSes
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert [client_reads(registry, bytes(row.value)) for row in rows] == [{"cents": 42, "orders": 1}]
