@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 import millstream as ms
+from millstream.core.model.errors import FanOutError
+from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.stream import transaction_is_open
 from millstream.testing.kafka import ConsumedRecord, Payload
@@ -75,6 +78,17 @@ def eventually(holds: Callable[[], T], description: str, *, within_s: float = 60
             pytest.fail(f"waited {within_s:.0f} s for {description}, but it is {now!r}")
         time.sleep(0.05)
     return now
+
+
+def split_into(coordinator: Coordinator, ranges: int) -> None:
+    """Change the number of ranges of partition 0; again if producers waited too long for processor time and have cancelled the change."""
+
+    def changed() -> bool:
+        with suppress(FanOutError):
+            return coordinator.change(0, ranges).history.current.ranges == ranges
+        return False
+
+    eventually(changed, f"{ranges} key ranges", within_s=120)
 
 
 def values_by_key(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import millstream as ms
-from millstream.core.model.errors import FanOutError
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, transaction_lines, went_back
@@ -17,7 +15,7 @@ from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.split_topic import logs_of
 from millstream.testing.crash.stream import Feeder, Watch, lacks_coordinator, number_of
 
-from .helpers import eventually
+from .helpers import eventually, split_into
 
 pytestmark = pytest.mark.broker
 
@@ -82,14 +80,9 @@ def test_records_of_a_split_topic_are_counted_in_all_logs(killed_kafka: Embedded
     watch = Watch(killed_kafka, "split-group", topic, "results", splits=True)
     coordinator = Coordinator({"bootstrap.servers": servers}, topic)
 
-    def split() -> bool:
-        with suppress(FanOutError):  # cancelled because the machine is slow
-            return coordinator.change(0, 3).history.current.ranges == 3
-        return False
-
     feeder.feed(50)
     feeder.flush()
-    eventually(split, "the split")
+    split_into(coordinator, 3)
     feeder.feed(100)
     feeder.flush()
     logs = logs_of(servers, topic)

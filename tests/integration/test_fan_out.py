@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import FanOutError, TopologyError
+from millstream.core.model.errors import TopologyError
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
 from proofs.sizes import sized
 
-from .helpers import Apps, committed_records, eventually, latest
+from .helpers import Apps, committed_records, eventually, latest, split_into
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -55,14 +54,7 @@ class Orders:
         self.sent += per_key
 
     def split(self, ranges: int) -> None:
-        """Change the number of ranges; again if producers had to wait too long for processor time and have cancelled the change."""
-
-        def changed() -> bool:
-            with suppress(FanOutError):
-                return self._coordinator.change(0, ranges).history.current.ranges == ranges
-            return False
-
-        eventually(changed, f"{ranges} key ranges", within_s=120)
+        split_into(self._coordinator, ranges)
 
     def merge(self) -> None:
         self.split(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import suppress
 
 import pytest
 
@@ -15,7 +14,7 @@ from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.drivers.kafka.fanout.sender import FanOutSender
 from millstream.drivers.kafka.produce import KafkaSender
 
-from .helpers import eventually
+from .helpers import split_into
 
 pytestmark = pytest.mark.broker
 
@@ -29,13 +28,8 @@ def test_results_arrive_once_with_all_that_belongs_to_them(kafka: ms.testing.Emb
     coordinator = Coordinator(settings, topic)
     sender = FanOutSender(KafkaSender(settings), frozenset([topic]))
 
-    def split(ranges: int) -> bool:
-        with suppress(FanOutError):  # cancelled because the machine is slow
-            return coordinator.change(0, ranges).history.current.ranges == ranges
-        return False
-
     for batch, ranges in enumerate((1, 3, 2)):
-        eventually(lambda ranges=ranges: split(ranges), f"{ranges} key ranges")  # type: ignore[misc]
+        split_into(coordinator, ranges)
         values = [b"%d" % batch] * len(KEYS)
         headers = [(("batch", b"%d" % batch),)] * len(KEYS)
         # Partition 1 for one key, and the partition of the key for the others.
