@@ -132,12 +132,12 @@ class KeyRangeProducer:
         data = value.encode() if isinstance(value, str) else value
         if partition == -1:
             partition = partition_of(encoded or b"", self._partitions)
-        place = self._place(topic, partition)
+        primary = self._primary(topic, partition)
         with self._change:
             self._check()
             if self._unsent >= _QUEUED:
                 raise BufferError("the queue of the producer is full")
-            self._queue([Outgoing(place, encoded, data, timestamp, headers, on_delivery)])
+            self._queue([Outgoing(primary, encoded, data, timestamp, headers, on_delivery)])
 
     def hand_over(self, records: Records) -> None:
         """Put the records of a sink into the queue. Waits while the queue is full. Records without a time get the time 1.
@@ -147,11 +147,11 @@ class KeyRangeProducer:
         """
         given = repeat(-1) if records.partitions is None else records.partitions
         partitions = [self._chosen[key or b""] if n == -1 else n for n, key in zip(given, records.keys)]
-        places = {partition: self._place(self._topic, partition) for partition in set(partitions)}
+        primaries = {partition: self._primary(self._topic, partition) for partition in set(partitions)}
         headers = repeat(None) if records.headers is None else map(list, records.headers)
         columns = zip(partitions, records.keys, records.values, records.timestamps, headers, strict=False)
         outgoing = (
-            Outgoing(places[n], key, value, time or 1, more, None) for n, key, value, time, more in columns
+            Outgoing(primaries[n], key, value, time or 1, more, None) for n, key, value, time, more in columns
         )
         while some := list(islice(outgoing, _MOST)):
             with self._change:
@@ -214,7 +214,7 @@ class KeyRangeProducer:
         self._thread.join(timeout)
         self.poll()
 
-    def _place(self, topic: str, partition: int) -> TopicPartition:
+    def _primary(self, topic: str, partition: int) -> TopicPartition:
         if topic != self._topic or not 0 <= partition < self._partitions:
             raise FanOutError(
                 f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
