@@ -129,9 +129,8 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(killed_kafka
     watch.close()
 
     def lines() -> list[str]:
-        return [
-            line.split(" ", 2)[2] for line in transaction_lines(killed_kafka.consume(TRANSACTIONS), last=9)
-        ]
+        found = transaction_lines(killed_kafka.consume(TRANSACTIONS), last=9)
+        return [state for _, name, state in (line.split(" ", 2) for line in found) if name == "t:"]
 
     # The coordinator writes its own last state after the marker that ends the transaction in the partition.
     eventually(

@@ -6,18 +6,24 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar, TypeVar, cast
 
 import pytest
 
 from millstream.testing.crash import APPS
-from millstream.testing.crash.faults import JumpingClock, Space
+from millstream.testing.crash.crash_report import Kill
+from millstream.testing.crash.faults import Faults, FaultTargets, JumpingClock, Space
 from millstream.testing.crash.network import Network
-from millstream.testing.crash.processes import CrashTestError
+from millstream.testing.crash.processes import CrashedProgram, CrashTestError
 from millstream.testing.crash.setup import Setup
 from millstream.testing.crash.stream import now_ms
+from millstream.testing.kafka import EmbeddedKafka
 from unit.small_disk import run_on_small_disk
+
+T = TypeVar("T")
 
 
 class Echo:
@@ -142,6 +148,35 @@ around = FaultTargets(None, disk, None, None, Space(disk), 1)
 Faults(around, "app", None, Ended()).strike(Kill("space", 0, None), 0.5)
 (disk / "more").write_bytes(bytes(1 << 20))
 """
+
+
+class Ended:
+    """A run whose whole workload has been processed."""
+
+    ends: ClassVar[list[str]] = []
+
+    def until(self, holds: Callable[[], T], what: str) -> T:
+        answer = holds()
+        assert answer, f"waits for {what}"
+        return answer
+
+    def at_end(self) -> bool:
+        return True
+
+    def start(self) -> None:
+        raise AssertionError("nobody was killed")
+
+    def pause(self, seconds: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stop_s", [0.0, 2.0])
+def test_a_fault_of_a_process_that_no_work_is_left_for_ends(tmp_path: Path, stop_s: float) -> None:
+    around = FaultTargets(cast("EmbeddedKafka", None), tmp_path, None, None, None, 1)
+    program = SimpleNamespace(victims=lambda target: [])
+    faults = Faults(around, "app", cast("CrashedProgram", program), Ended())
+    victim = faults.strike(Kill("async-worker", 0, None, stopped_s=stop_s), 0.5)
+    assert victim == "none is running any more"
 
 
 class TestSpace:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +49,7 @@ class JumpingClock:
         partial.replace(self.path)  # atomic: a reader never sees half of the number
 
 
+_NOBODY = "none is running any more"
 _STANDS_S, _RUNS_S = 0.18, 0.02
 """How long a slowed victim is alternately stopped and running, in seconds."""
 
@@ -138,7 +139,8 @@ class Faults:
         elif target == "space":
             self._fill()
         else:
-            return kill_one(self._found(target, choice))
+            victim = self._found(target, choice)
+            return _NOBODY if victim is None else kill_one(victim)
         return ""
 
     def _stop(self, kill: Kill, choice: float) -> str:
@@ -172,6 +174,8 @@ class Faults:
         if target == "program":
             return partial(signalled, self._program.family()), ""
         process = self._found(target, choice)
+        if process is None:
+            return partial(signalled, []), _NOBODY
         return partial(signalled, [process]), named(process)
 
     def _slow(self, send: Callable[[signal.Signals], None], seconds: float) -> None:
@@ -216,9 +220,14 @@ class Faults:
         finally:
             self._around.space.free()
 
-    def _found(self, target: Target, choice: float) -> psutil.Process:
-        candidates = self._run.until(lambda: self._program.victims(target), f"a running {target}")
-        return candidates[int(choice * len(candidates))]
+    def _found(self, target: Target, choice: float) -> psutil.Process | None:
+        """Return a victim, or None if the whole workload has been processed without one, such as an async worker without calls."""
+
+        def candidates() -> Sequence[psutil.Process | None]:
+            return self._program.victims(target) or ([None] if self._run.at_end() else [])
+
+        found = self._run.until(candidates, f"a running {target}")
+        return found[int(choice * len(found))]
 
     def _broker(self, choice: float) -> int | None:
         """Return the number of a broker, or None if there is only one."""
