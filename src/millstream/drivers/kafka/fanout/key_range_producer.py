@@ -27,7 +27,6 @@ from millstream.drivers.kafka.clients import log
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import cancel
 from millstream.drivers.kafka.fanout.producer_sessions import (
-    AbortedError,
     Delivered,
     LostSessionError,
     Outgoing,
@@ -45,7 +44,8 @@ _TURN_S: Final = 0.25
 """Additional delay of each other producer before it cancels the change, in seconds."""
 _TURNS: Final = 3
 """Maximum number of additional delays of a producer."""
-_ABORTS: Final = 5
+_MOST_FAILURES: Final = 5
+"""Maximum number of consecutive transactions that fail, except for fenced ones."""
 
 
 class KeyRangeProducer:
@@ -84,7 +84,7 @@ class KeyRangeProducer:
         self._closed = False
         self._failure: MillstreamError | None = None
         self._held: dict[int, tuple[float, float]] = {}
-        self._aborts = 0
+        self._failures = 0
         self.longest_restriction_s = 0.0
         """The longest time for which a partition was held back, in seconds."""
         self._session = self._begin()
@@ -328,20 +328,17 @@ class KeyRangeProducer:
     def _send(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
         try:
             self._session.send(batch, self._log.name)
-        except AbortedError as error:
-            self._aborts += 1
-            if self._aborts >= _ABORTS:
-                raise FanOutError(f"records for {self._topic!r} could not be sent: {error}") from error
-            self._renew()
-            self._put_back(batch)
         except LostSessionError as error:
             log.info("session %s of a producer has ended: %s", self._session.name, error)
+            self._failures += not error.fenced
             if self._renew():
                 self._finish(batch)
-            else:
+            elif self._failures < _MOST_FAILURES:
                 self._put_back(batch)
+            else:
+                raise FanOutError(f"records for {self._topic!r} could not be sent: {error}") from error
         else:
-            self._aborts = 0
+            self._failures = 0
             self._finish(batch)
 
     def _renew(self) -> bool:
