@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from pathlib import Path
 from time import sleep
@@ -19,12 +20,14 @@ import pytest
 from millstream.core.fanout.epochs import History
 from millstream.core.fanout.ledger import HOLDING, member_key
 from millstream.core.model.errors import FanOutError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import ClientSettings
 from millstream.drivers.kafka.fanout import key_range_producer
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import Coordinator, cancel, take_over, write
 from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
+from millstream.drivers.kafka.fanout.producer_sessions import Outgoing, ProducerSession
 from millstream.testing import EmbeddedKafka
 
 from .sizes import sized
@@ -145,6 +148,34 @@ def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
     assert len(fenced) == 1
     assert [record.value for record in kafka.consume(topic, isolation="read_committed")] == [b"value"]
     control.close()
+
+
+def test_records_that_were_stored_without_an_acknowledgement_are_sent_again_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[bytes | None] = []
+    with EmbeddedKafka(partitions=1) as kafka:
+        kafka.create_topic("topic")
+        original = ProducerSession._produce
+
+        def produce(session: ProducerSession, log: TopicPartition, record: Outgoing) -> None:
+            original(session, log, record)
+            sent.append(record.value)
+            if len(sent) == 1:
+                assert session._producer.flush(30) == 0
+                kafka.pause()
+                threading.Timer(8, kafka.resume).start()
+
+        monkeypatch.setattr(ProducerSession, "_produce", produce)
+        # The request with the second record times out, and the broker still finds it when it goes on.
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "socket.timeout.ms": 2_000}
+        with KeyRangeProducer(settings, "topic", patience_s=5) as producer:
+            producer.produce("topic", b"first", b"key")
+            producer.produce("topic", b"second", b"key")
+            assert producer.flush(60) == 0
+        written = kafka.consume("topic", isolation="read_committed")
+        assert [record.value for record in written] == [b"first", b"second"]
+        assert len(kafka.consume("topic")) == len(sent) == 4
 
 
 def change(coordinator: Coordinator, ranges: int) -> None:

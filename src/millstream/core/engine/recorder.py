@@ -1,7 +1,7 @@
 """Recorder: a runtime that records effects instead of applying them.
 
-The operators of a front (``millstream.core.topology.analysis.threads_and_caches``) are compiled for each thread, by the same compilers as
-for the task itself. A recorder replaces the task's runtime. Drops, sends, failures and records that leave the front become a list of
+The operators of a prefix (``millstream.core.topology.analysis.threads_and_caches``) are compiled for each thread, by the same compilers as
+for the task itself. A recorder replaces the task's runtime. Drops, sends, failures and records that leave the prefix become a list of
 *effects*, in program order. The task's own thread applies them later, when it is the record's turn.
 """
 
@@ -30,10 +30,10 @@ def replay(effects: Effects, *_: Any) -> None:
 
 
 class Recorder(Runtime):
-    """The runtime of a front in a thread. Used by one thread at a time.
+    """The runtime of a prefix in a thread. Used by one thread at a time.
 
     Attributes:
-        beyond: Returns the task's function of a node, by name, for the borders of the front.
+        beyond: Returns the task's function of a node, by name, for the borders of the prefix.
         stops: True if the failure of the current record stops the application.
     """
 

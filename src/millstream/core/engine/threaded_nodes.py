@@ -1,10 +1,10 @@
-"""Threads: run the fronts of a task in several threads, with the results of a single thread (KIP-408).
+"""Threads: run the prefixes of a task in several threads, with the results of a single thread (KIP-408).
 
 Records are taken in the usual order and collected until they fill a *block*. Then:
 
 1. **Issue**: the records of the block are distributed to *lines*, one per key and one per record without a key.
-2. **Execute**: each thread takes a line and runs the front (``millstream.core.topology.analysis.threads_and_caches``) on its records, in
-   order. The front is compiled separately for each thread, with a runtime that records effects instead of applying them
+2. **Execute**: each thread takes a line and runs the prefix (``millstream.core.topology.analysis.threads_and_caches``) on its records, in
+   order. The prefix is compiled separately for each thread, with a runtime that records effects instead of applying them
    (``millstream.core.engine.recorder``).
 3. **Commit in order**: when the block has been executed, the task's own thread applies the effects, record by record.
 
@@ -31,7 +31,7 @@ from millstream.core.engine.compile import Call, Compiled
 from millstream.core.engine.recorder import Effect, Effects, Recorder, named
 from millstream.core.engine.runtime import Piece
 from millstream.core.ports import Threads
-from millstream.core.topology.analysis.threads_and_caches import front_of
+from millstream.core.topology.analysis.threads_and_caches import prefix_of
 from millstream.core.topology.plan import SubTopology
 
 _RECORDS_PER_THREAD = 128
@@ -60,24 +60,26 @@ def added(figures: Iterable[ThreadFigures | None]) -> ThreadFigures | None:
 
 
 class Fronts:
-    """The fronts of a task, and the threads that run them. Owned by the task."""
+    """The prefixes of a task, and the threads that run them. Owned by the task."""
 
     def __init__(self, sub: SubTopology, compiled: Compiled, threads: Threads) -> None:
-        self._fronts = {
-            source.name: front
+        self._prefixes = {
+            source.name: prefix
             for source in sub.sources
-            if threads.count > 1 and (front := front_of(sub, source)) is not None
+            if threads.count > 1 and (prefix := prefix_of(sub, source)) is not None
         }
         self._compiled = compiled
         self._threads = threads
-        self._workers = [_Worker(self._fronts, compiled) for _ in range(threads.count if self._fronts else 0)]
+        self._workers = [
+            _Worker(self._prefixes, compiled) for _ in range(threads.count if self._prefixes else 0)
+        ]
         self._ended = 0
         self._most = self.room = _RECORDS_PER_THREAD * threads.count
         """How many more records fit in the block."""
         self._aside: list[tuple[str, Piece]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._fronts)
+        return bool(self._prefixes)
 
     def set_aside(self, source: str, piece: Piece) -> None:
         """Add a run of a source, at most ``room`` records, to the block."""
@@ -89,19 +91,19 @@ class Fronts:
 
         Returns:
             Source, run, and effects per record of the run, in the order in which they were taken. The effects are None if the source has
-            no front.
+            no prefix.
         """
         pieces, self._aside, self.room = self._aside, [], self._most
-        block = _Block.of([(source, piece) for source, piece in pieces if source in self._fronts])
+        block = _Block.of([(source, piece) for source, piece in pieces if source in self._prefixes])
         self._run(block)
         effects = iter(block.effects)
         for source, piece in pieces:
             size = piece.end - piece.start
-            yield source, piece, list(islice(effects, size)) if source in self._fronts else None
+            yield source, piece, list(islice(effects, size)) if source in self._prefixes else None
 
     def take_figures(self) -> ThreadFigures | None:
         """Return the metrics and reset the counters; None if no operator runs in threads."""
-        if not self._fronts:
+        if not self._prefixes:
             return None
         figures = ThreadFigures(tuple(worker.take_executed() for worker in self._workers), self._ended)
         self._ended = 0
@@ -189,13 +191,13 @@ class _Block:
 
 
 class _Worker:
-    """Runs fronts on the records of a block. Used by one thread at a time."""
+    """Runs prefixes on the records of a block. Used by one thread at a time."""
 
-    def __init__(self, fronts: Mapping[str, SubTopology], compiled: Compiled) -> None:
+    def __init__(self, prefixes: Mapping[str, SubTopology], compiled: Compiled) -> None:
         self._recorder = Recorder(compiled)
         self._entries: dict[str, Call] = {}
-        for source, front in fronts.items():
-            self._entries[source] = Compiled(front, self._recorder).entries[source]
+        for source, prefix in prefixes.items():
+            self._entries[source] = Compiled(prefix, self._recorder).entries[source]
         self._line: deque[_Record] = deque()
         self._executed = 0
         self.block: _Block

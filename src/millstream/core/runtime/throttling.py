@@ -5,34 +5,40 @@ kept for at most one second. The time between two plans counts in full, so a thr
 take. Between two plans that are t seconds apart, at most ``rate * t`` records and a burst of one second are planned. All numbers are
 integer thousandths of a token, so that rounding cannot starve a slow rate.
 
-Partitions share the tokens fairly. There are often fewer tokens than partitions, because an idle planner runs many times per second.
+Partitions share the tokens fairly, and the fan-out topics of a split partition share those of its topic. There are often fewer tokens than partitions, because an idle planner runs many times per second.
 Indivisible tokens are therefore assigned round-robin, starting with the partition whose *turn* it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from millstream.core.model.positions import Offsets
+from millstream.core.model.ids import TopicPartition
+from millstream.core.model.positions import Offsets, flat, nested
 
 _TOKEN = 1_000
 
 
 @dataclass
 class _Bucket:
-    """Thousandths of tokens, the time of the last update (ms, monotonic clock), and the partition number at which the next turn starts."""
+    """Thousandths of tokens, the time of the last update (ms, monotonic clock), and the last partition that got an odd token."""
 
     content: int
-    at_ms: int
+    updated_ms: int
     held_back: bool = False
-    turn: int = 0
+    last: TopicPartition | None = None
 
 
 class Throttle:
-    """The token buckets of a query. Owned by its planner, which calls ``advance``, then ``limited`` and ``taken``."""
+    """The token buckets of a query. Owned by its planner, which calls ``advance``, then ``limited`` and ``taken``.
 
-    def __init__(self) -> None:
+    Args:
+        split: By fan-out topic, the topic whose rate includes it.
+    """
+
+    def __init__(self, split: Mapping[str, str] | None = None) -> None:
+        self._split = split or {}
         self._buckets: dict[str, _Bucket] = {}
         self._held_back_ms = 0
 
@@ -47,10 +53,10 @@ class Throttle:
             del self._buckets[topic]
         for topic, rate in rates.items():
             bucket = self._buckets.setdefault(topic, _Bucket(rate * _TOKEN, now_ms))
-            passed = now_ms - bucket.at_ms
+            passed = now_ms - bucket.updated_ms
             self._held_back_ms += passed if bucket.held_back else 0
             bucket.content = min(bucket.content, rate * _TOKEN) + rate * passed
-            bucket.at_ms, bucket.held_back = now_ms, False
+            bucket.updated_ms, bucket.held_back = now_ms, False
 
     def limited(self, positions: Offsets, ends: Offsets) -> Offsets:
         """Lower the ends of throttled topics to what their buckets allow, shared fairly among partitions.
@@ -58,20 +64,31 @@ class Throttle:
         Args:
             ends: Offset up to which each partition could be read. Missing topics stay missing.
         """
-        lowered: Offsets = {}
-        for topic in self._buckets.keys() & ends.keys() & positions.keys():
-            bucket, start = self._buckets[topic], positions[topic]
-            left = {p: max(end - start[p], 0) for p, end in ends[topic].items() if p in start}
-            shares, bucket.turn = _shared(left, bucket.content // _TOKEN, bucket.turn)
+        lowered: dict[TopicPartition, int] = {}
+        for bucket, start in self._starts(positions):
+            left = {
+                p: max(ends[p.topic][p.partition] - offset, 0) for p, offset in start.items() if _has(ends, p)
+            }
+            shares, bucket.last = _shared(left, bucket.content // _TOKEN, bucket.last)
             bucket.held_back = shares != left
-            lowered[topic] = {p: start[p] + share for p, share in shares.items()}
-        return {**ends, **lowered}
+            lowered.update({p: start[p] + share for p, share in shares.items()})
+        return {**ends, **nested(lowered)}
 
     def taken(self, positions: Offsets, planned: Offsets) -> None:
-        for topic, bucket in self._buckets.items():
-            start = positions.get(topic, {})
-            ahead = sum(to - start[p] for p, to in planned.get(topic, {}).items() if p in start)
+        for bucket, start in self._starts(positions):
+            ahead = sum(
+                planned[p.topic][p.partition] - offset for p, offset in start.items() if _has(planned, p)
+            )
             bucket.content -= ahead * _TOKEN
+
+    def _starts(self, positions: Offsets) -> Iterator[tuple[_Bucket, dict[TopicPartition, int]]]:
+        """Yield each bucket with the positions of the partitions that share it."""
+        sharing: dict[str, list[str]] = {topic: [] for topic in self._buckets}
+        for topic in positions:
+            if (limited := self._split.get(topic, topic)) in sharing:
+                sharing[limited].append(topic)
+        for topic, topics in sharing.items():
+            yield self._buckets[topic], flat({each: positions[each] for each in topics})
 
     def take_held_back_ms(self) -> int:
         """Return the time (ms) since the last call during which throttled topics had more records than their rates allowed."""
@@ -79,10 +96,16 @@ class Throttle:
         return taken
 
 
-def _shared(left: Mapping[int, int], tokens: int, turn: int) -> tuple[dict[int, int], int]:
-    """Share tokens among partitions and pass unneeded ones to the others; return the shares and the next turn."""
+def _has(offsets: Offsets, partition: TopicPartition) -> bool:
+    return partition.partition in offsets.get(partition.topic, {})
+
+
+def _shared(
+    left: Mapping[TopicPartition, int], tokens: int, last: TopicPartition | None
+) -> tuple[dict[TopicPartition, int], TopicPartition | None]:
+    """Share tokens among partitions and pass unneeded ones to the others; return the shares and who got the last odd token."""
     shares = dict.fromkeys(left, 0)
-    wanting = sorted((p for p in left if left[p]), key=lambda p: (p < turn, p))
+    wanting = sorted((p for p in left if left[p]), key=lambda p: (last is not None and p <= last, p))
     while wanting and tokens >= len(wanting):
         each = min(tokens // len(wanting), min(left[p] - shares[p] for p in wanting))
         for p in wanting:
@@ -92,4 +115,4 @@ def _shared(left: Mapping[int, int], tokens: int, turn: int) -> tuple[dict[int, 
     odd = wanting[: max(tokens, 0)]
     for p in odd:
         shares[p] += 1
-    return shares, odd[-1] + 1 if odd else turn
+    return shares, odd[-1] if odd else last

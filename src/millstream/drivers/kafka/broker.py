@@ -308,13 +308,10 @@ class Broker:
             offset = answer.offset
             if offset < 0 and may_be_missing:
                 continue
-            # librdkafka returns this value, without an error, if it loses the broker after the request
+            # librdkafka returns this value, without an error, if it loses the broker after the request. Another may lead by now.
             if offset < 0:
-                raise KafkaException(
-                    KafkaError(
-                        KafkaError._TRANSPORT, f"no offset for {partition.topic}-{partition.partition}"
-                    )
-                )
+                missing = f"no offset for {partition.topic}-{partition.partition}"
+                raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, missing))
             offsets.setdefault(partition.topic, {})[partition.partition] = offset
         return offsets
 

@@ -10,7 +10,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.ids import TaskId
 from millstream.core.runtime.thread_counts import threads_of_tasks
-from millstream.core.topology.analysis.threads_and_caches import front_of
+from millstream.core.topology.analysis.threads_and_caches import prefix_of
 
 Stream = ms.KStream[Any, Any]
 
@@ -63,7 +63,7 @@ def threaded_nodes(build: Callable[[Stream], object]) -> list[str] | None:
     builder = ms.StreamsBuilder()
     build(builder.stream("in"))
     sub = builder.build().plan("app").subtopologies[0]
-    found = front_of(sub, sub.sources[0])
+    found = prefix_of(sub, sub.sources[0])
     if found is None:
         return None
     kinds = {name: type(sub.nodes[name]).__name__ for name in found.nodes}

@@ -86,3 +86,14 @@ def test_time_in_which_records_were_held_back_is_counted() -> None:
     throttle.advance({"t": 1}, 700)
     assert throttle.take_held_back_ms() == 300
     assert throttle.take_held_back_ms() == 0
+
+
+def test_fan_out_topics_share_the_rate_of_the_topic_that_was_split() -> None:
+    throttle = Throttle({"t-fanout-0": "t"})
+    throttle.advance({"t": 10, "u": 1}, 0)
+    positions = {"t": {0: 5, 1: 0}, "t-fanout-0": {0: 0, 1: 0}, "u": {0: 0}}
+    ends = {"t": {0: 5, 1: 90}, "t-fanout-0": {0: 90, 1: 90}, "u": {0: 90}}
+    reached = planned(throttle, positions, ends)
+    assert reached == {"t": {0: 5, 1: 4}, "t-fanout-0": {0: 3, 1: 3}, "u": {0: 1}}
+    throttle.advance({"t": 10}, 200)
+    assert planned(throttle, reached, ends) == {"t": {0: 5, 1: 4}, "t-fanout-0": {0: 4, 1: 4}, "u": {0: 90}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -37,6 +39,19 @@ def nobody(timeout_s: float) -> Broker:
 
 def test_an_attempt_that_takes_too_long_is_followed_by_another() -> None:
     assert nobody(1).ask("asking", timing_out(2)) == 3
+
+
+def test_offsets_that_are_missing_because_a_broker_was_lost_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start that met the restart of a leader ended the application at once."""
+    answers = iter([-1, -1, 7])
+
+    def answer(_: Broker, wanted: dict[Any, Any], **__: bool) -> dict[Any, Any]:
+        return {partition: SimpleNamespace(offset=next(answers)) for partition in wanted}
+
+    monkeypatch.setattr(Broker, "_answers", answer)
+    assert nobody(5).end_offsets({"topic": 1}) == {"topic": {0: 7}}
 
 
 def test_as_long_as_there_is_time() -> None:

@@ -27,7 +27,7 @@ class Timeline:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._front: list[bytes] = []
+        self._earliest: list[bytes] = []
         self._horizon = -1
         self._next: int | None = None
         self.get = store.fetch
@@ -47,18 +47,18 @@ class Timeline:
         """
         self._store.write(key, entry)
         if not known and (time := time_of(key)) <= self._horizon:
-            heappush(self._front, key)
+            heappush(self._earliest, key)
             if self._next is not None and time < self._next:
                 self._next = time
 
     def remove(self, key: bytes) -> None:
         self._store.write(key, None)
-        if self._front and self._front[0] == key:
+        if self._earliest and self._earliest[0] == key:
             self._next = None
 
     def take(self) -> tuple[bytes, Any]:
         """Remove the first entry and return it. Read :attr:`next` before, to check that there is one."""
-        key = heappop(self._front)
+        key = heappop(self._earliest)
         entry = self._store.fetch(key)
         self._store.write(key, None)
         self._next = None
@@ -66,10 +66,10 @@ class Timeline:
 
     def _first_time(self) -> int:
         while True:
-            while self._front and self._store.fetch(self._front[0]) is None:
-                heappop(self._front)
-            if self._front:
-                return time_of(self._front[0])
+            while self._earliest and self._store.fetch(self._earliest[0]) is None:
+                heappop(self._earliest)
+            if self._earliest:
+                return time_of(self._earliest[0])
             if self._horizon == NEVER:
                 return NEVER
             self._read()
@@ -82,7 +82,7 @@ class Timeline:
         if len(page) == _PAGE:
             self._horizon = time_of(page[-1])
             page += takewhile(lambda key: time_of(key) == self._horizon, (key for key, _ in entries))
-        self._front = page
+        self._earliest = page
 
 
 def timed_key(time: int, rest: bytes) -> bytes:

@@ -1,12 +1,12 @@
 """Threads and caches: decides which nodes of a sub-topology several threads may run, and which tables have a cache.
 
-**Fronts** (KIP-408). The *front* of a source is the part that a record passes before it reaches a stateful node: the stateless
-operators after the source, including sinks. No function in it can observe the effect of another record, so the functions may be called
-concurrently for many records. Their *effects* in the engine are applied later, in the order of the records.
+**Threads** (KIP-408). The *stateless prefix* of a source is the part that a record passes before it reaches a stateful node: the
+stateless operators after the source, including sinks. No function in it can observe the effect of another record, so the functions may
+be called concurrently for many records. Their *effects* in the engine are applied later, in the order of the records.
 
-The front ends where a record reaches a node of another kind, and for everything that follows for the same record in program order: a
-function that is called after a stateful operator must also be called after it with a front. A record therefore passes its functions in
-the same order with any number of threads. Branches are mutually exclusive, so the front ends separately in each branch.
+The prefix ends where a record reaches a node of another kind, and for everything that follows for the same record in program order: a
+function that is called after a stateful operator must also be called after it with a prefix. A record therefore passes its functions in
+the same order with any number of threads. Branches are mutually exclusive, so the prefix ends separately in each branch.
 
 **Caches.** See ``millstream.core.engine.caching``. A table has a cache if a store keeps it and it forwards a change with each update.
 Exceptions are versioned tables, because all their versions count; aggregations that emit on window close, which emit each result only
@@ -31,7 +31,7 @@ from millstream.core.topology.stores import VersionedSpec
 
 @dataclass(frozen=True)
 class Border(n.Node):
-    """An end of a front. Records that reach it continue at the node of this name, in the main thread of the task."""
+    """An end of a prefix. Records that reach it continue at the node of this name, in the main thread of the task."""
 
 
 _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
@@ -47,21 +47,21 @@ _FUNCTIONS: Mapping[type[n.Node], Callable[[Any], tuple[object, ...]]] = {
     n.Branch: lambda node: node.predicates,
     n.Sink: lambda node: (node.topic, node.partitioner),
 }
-"""The types of nodes allowed in a front, with the functions that each may call."""
+"""The types of nodes allowed in a prefix, with the functions that each may call."""
 
 
-def front_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
-    """Return the front of a source, as a separate sub-topology that ends in borders.
+def prefix_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
+    """Return the prefix of a source, as a separate sub-topology that ends in borders.
 
     Returns:
-        The front, or None if it calls no user function, so that threads would bring no benefit.
+        The prefix, or None if it calls no user function, so that threads would bring no benefit.
 
     Example:
         >>> import millstream as ms
         >>> builder = ms.StreamsBuilder()
         >>> table = builder.stream("in").map_values(str.upper).group_by_key().count()
         >>> (sub,) = builder.build().plan("app").subtopologies
-        >>> [type(node).__name__ for node in front_of(sub, sub.sources[0]).nodes.values()]
+        >>> [type(node).__name__ for node in prefix_of(sub, sub.sources[0]).nodes.values()]
         ['Source', 'MapValues', 'Border']
     """
     borders: frozenset[str] = frozenset()
@@ -103,9 +103,9 @@ def _calls_functions(node: n.Node) -> bool:
 
 
 class _Walk:
-    """A traversal of a front in program order.
+    """A traversal of a prefix in program order.
 
-    A node with several parents may be inside the front on one path and beyond its end on another. It then becomes a border, and the
+    A node with several parents may be inside the prefix on one path and beyond its end on another. It then becomes a border, and the
     traversal is repeated until no such node is left.
     """
 
@@ -120,7 +120,7 @@ class _Walk:
 
     @property
     def known(self) -> set[str]:
-        """Names of the source, of the nodes inside the front, and of the borders reached."""
+        """Names of the source, of the nodes inside the prefix, and of the borders reached."""
         return {self._source.name, *self.inside, *self._reached_borders}
 
     def node(self, name: str) -> n.Node:
@@ -128,7 +128,7 @@ class _Walk:
         return Border(name, node.parents) if name in self.borders else node
 
     def _children(self, node: n.Node, *, ended: bool) -> bool:
-        """Visit the children of a node; return whether the front has ended for the nodes that follow in program order."""
+        """Visit the children of a node; return whether the prefix has ended for the nodes that follow in program order."""
         if isinstance(node, n.Branch):
             ends = [self._visit(child, ended=ended) for child in self._sub.children(node.name)]
             return any(ends)

@@ -27,7 +27,6 @@ from millstream.drivers.kafka.clients import log
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import cancel
 from millstream.drivers.kafka.fanout.producer_sessions import (
-    AbortedError,
     Delivered,
     LostSessionError,
     Outgoing,
@@ -45,7 +44,8 @@ _TURN_S: Final = 0.25
 """Additional delay of each other producer before it cancels the change, in seconds."""
 _TURNS: Final = 3
 """Maximum number of additional delays of a producer."""
-_ABORTS: Final = 5
+_MOST_FAILURES: Final = 5
+"""Maximum number of consecutive transactions that fail, except for fenced ones."""
 
 
 class KeyRangeProducer:
@@ -84,7 +84,7 @@ class KeyRangeProducer:
         self._closed = False
         self._failure: MillstreamError | None = None
         self._held: dict[int, tuple[float, float]] = {}
-        self._aborts = 0
+        self._failures = 0
         self.longest_restriction_s = 0.0
         """The longest time for which a partition was held back, in seconds."""
         self._session = self._begin()
@@ -132,12 +132,12 @@ class KeyRangeProducer:
         data = value.encode() if isinstance(value, str) else value
         if partition == -1:
             partition = partition_of(encoded or b"", self._partitions)
-        place = self._place(topic, partition)
+        primary = self._primary(topic, partition)
         with self._change:
             self._check()
             if self._unsent >= _QUEUED:
                 raise BufferError("the queue of the producer is full")
-            self._queue([Outgoing(place, encoded, data, timestamp, headers, on_delivery)])
+            self._queue([Outgoing(primary, encoded, data, timestamp, headers, on_delivery)])
 
     def hand_over(self, records: Records) -> None:
         """Put the records of a sink into the queue. Waits while the queue is full. Records without a time get the time 1.
@@ -147,11 +147,11 @@ class KeyRangeProducer:
         """
         given = repeat(-1) if records.partitions is None else records.partitions
         partitions = [self._chosen[key or b""] if n == -1 else n for n, key in zip(given, records.keys)]
-        places = {partition: self._place(self._topic, partition) for partition in set(partitions)}
+        primaries = {partition: self._primary(self._topic, partition) for partition in set(partitions)}
         headers = repeat(None) if records.headers is None else map(list, records.headers)
         columns = zip(partitions, records.keys, records.values, records.timestamps, headers, strict=False)
         outgoing = (
-            Outgoing(places[n], key, value, time or 1, more, None) for n, key, value, time, more in columns
+            Outgoing(primaries[n], key, value, time or 1, more, None) for n, key, value, time, more in columns
         )
         while some := list(islice(outgoing, _MOST)):
             with self._change:
@@ -214,7 +214,7 @@ class KeyRangeProducer:
         self._thread.join(timeout)
         self.poll()
 
-    def _place(self, topic: str, partition: int) -> TopicPartition:
+    def _primary(self, topic: str, partition: int) -> TopicPartition:
         if topic != self._topic or not 0 <= partition < self._partitions:
             raise FanOutError(
                 f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
@@ -328,20 +328,17 @@ class KeyRangeProducer:
     def _send(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
         try:
             self._session.send(batch, self._log.name)
-        except AbortedError as error:
-            self._aborts += 1
-            if self._aborts >= _ABORTS:
-                raise FanOutError(f"records for {self._topic!r} could not be sent: {error}") from error
-            self._renew()
-            self._put_back(batch)
         except LostSessionError as error:
             log.info("session %s of a producer has ended: %s", self._session.name, error)
+            self._failures += not error.fenced
             if self._renew():
                 self._finish(batch)
-            else:
+            elif self._failures < _MOST_FAILURES:
                 self._put_back(batch)
+            else:
+                raise FanOutError(f"records for {self._topic!r} could not be sent: {error}") from error
         else:
-            self._aborts = 0
+            self._failures = 0
             self._finish(batch)
 
     def _renew(self) -> bool:

@@ -52,11 +52,17 @@ class Outgoing:
 
 
 class LostSessionError(Exception):
-    """The session was fenced, or the outcome of its last transaction is unknown."""
+    """A session failed in a transaction and cannot be used again: after an abort, records of the same producer may be lost silently.
 
+    See ``Transaction.abort``. :meth:`ProducerSession.end` returns whether the transaction was committed.
 
-class AbortedError(Exception):
-    """The transaction was aborted. Another session must send the records again (see ``Transaction.abort``)."""
+    Attributes:
+        fenced: Whether another client has ended the session.
+    """
+
+    def __init__(self, cause: KafkaError) -> None:
+        super().__init__(cause.str())
+        self.fenced = cause.fatal() or cause.code() in _FENCED
 
 
 class ProducerSession:
@@ -84,8 +90,7 @@ class ProducerSession:
             mark_topic: The topic of the mark, which is a control topic.
 
         Raises:
-            AbortedError: If the transaction was aborted.
-            LostSessionError: If the session can no longer be used. :meth:`end` returns whether the records were committed.
+            LostSessionError: If the transaction failed, or its outcome is unknown.
         """
         self._sequence += 1
         mark = self._marked = ClientPartition(mark_topic, 0, self._sequence)
@@ -97,7 +102,7 @@ class ProducerSession:
             self._insist(lambda: self._producer.send_offsets_to_transaction([mark], metadata, _STEP_S))
             self._insist(lambda: self._producer.commit_transaction(_STEP_S))
         except KafkaException as error:
-            self._give_up(error)
+            raise LostSessionError(error.args[0]) from error
 
     def _produce(self, log: TopicPartition, record: Outgoing) -> None:
         keep = None if record.delivered is None else record.keep  # a callback costs more than sending
@@ -119,18 +124,8 @@ class ProducerSession:
                 if not error.args[0].retriable() or monotonic() > deadline:
                     raise
 
-    def _give_up(self, error: KafkaException) -> None:
-        cause = error.args[0]
-        if cause.fatal() or cause.code() in _FENCED:
-            raise LostSessionError(cause.str()) from error
-        try:
-            self._producer.abort_transaction(_STEP_S)
-        except KafkaException as second:
-            raise LostSessionError(second.args[0].str()) from second
-        raise AbortedError(cause.str()) from error
-
     def end(self) -> bool:
-        """Fence this session and return whether its last transaction was committed."""
+        """Fence this session, which aborts an open transaction, and return whether its last transaction was committed."""
         fence(connection(self._settings), self.name, self._patience_s)
         if self._marked is None:
             return False

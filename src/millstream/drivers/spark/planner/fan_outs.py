@@ -25,7 +25,7 @@ class FanOuts:
         self._spec = spec
         self._reader: EpochReader | None = None
         self._histories: tuple[History, ...] = ()
-        self._told: tuple[EpochRead, ...] = ()
+        self._reported: tuple[EpochRead, ...] = ()
         """The epochs that the application knows."""
         self._asked_s: float | None = None
 
@@ -58,9 +58,9 @@ class FanOuts:
             for (topic, number), limit in limits(history, epoch, offsets).items():
                 if limit is not None and number in limited.get(topic, {}):
                     limited[topic][number] = min(limited[topic][number], limit)
-        if tuple(read) != self._told:
-            self._told = tuple(read)
-            self._spec.control.ask("epochs", self._told)
+        if tuple(read) != self._reported:
+            self._reported = tuple(read)
+            self._spec.control.ask("epochs", self._reported)
         return limited
 
     def with_fan_outs(self, topics: Collection[str]) -> frozenset[str]:

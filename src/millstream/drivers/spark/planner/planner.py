@@ -65,7 +65,7 @@ class Planner:
         Spark ends such a query if there is nothing to plan. The first micro-batch of a run waits as well: if there is nothing to plan for a
         new checkpoint, Spark runs an empty one.
         """
-        self._throttle = Throttle()
+        self._throttle = Throttle({topic: split.topic for topic, split in plan.fan_outs.items()})
         self._last_began_s: float | None = None
         """When the last micro-batch with records was planned, in monotonic seconds. None before the first one."""
         self._globals = GlobalEnds(spec)
