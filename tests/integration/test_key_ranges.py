@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import millstream as ms
-from millstream.core.model.errors import ControlError, IncompatibleTopologyError, TopologyError
+from millstream.core.model.errors import ControlError, IncompatibleTopologyError, SettingsError, TopologyError
 from millstream.edge.cli.commands import app as command_line
 
 from .helpers import Apps, eventually, values_by_key
@@ -93,10 +93,11 @@ class Words:
 
 def test_one_partition_in_sixteen_tasks_over_several_starts(apps: Apps) -> None:
     words = Words(apps)
-    for parallelism in (2, "auto", 3):  # the number of workers may change, the ranges stay
+    for parallelism in (2, "auto", 3, 1):  # the number of workers may change, the ranges stay
         words.produce(300)
         running = apps.run(words.topology, parallelism=parallelism, processing_guarantee="exactly_once")
         assert len(running.status().placed) == 16
+    assert running.status().workers == 1
     words.check(exactly_once=True)
     assert apps.kafka.committed(apps.id, words.source) == {0: len(words.all)}
 
@@ -123,27 +124,42 @@ def test_state_of_undivided_tasks_is_divided_among_ranges(apps: Apps) -> None:
             assert len(running.status().placed) == tasks
             running.stop()
     words.check(exactly_once=False)
-    with pytest.raises(IncompatibleTopologyError, match="not into fewer"):
-        apps.run(words.topology)
+
+
+def test_an_edit_that_cannot_be_divided_is_refused_if_the_state_is(apps: Apps) -> None:
+    words = Words(apps)
+    words.produce(100)
+    apps.run(words.topology, parallelism=2)
+    builder = ms.StreamsBuilder()
+    read = builder.stream(words.source)
+    read.group_by_key().count(store="counts")
+    read.process(Tally, name="tally-up", stores=["tally"]).to(words.sinks[2], value=ms.serdes.int64)
+    builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
+    with pytest.raises(IncompatibleTopologyError, match=r"16 key ranges, which cannot be merged.*'tally-up'"):
+        apps.run(builder.build())
 
 
 def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) -> None:
     words = Words(apps)
     words.produce(200)
-    running = apps.start(words.topology, parallelism=2, processing_guarantee="exactly_once")
-    for workers in (8, 3):
+    running = apps.start(words.topology, processing_guarantee="exactly_once")
+    assert not running.status().ranges
+    for workers in (4, 16, 3, 1):
         eventually(lambda: sum(running.status().lag.values()) == 0, "the words to be processed")
         words.produce(200)
         command = ["parallelism", apps.id, str(workers), "--state-dir", str(apps.home)]
         done = CliRunner().invoke(command_line, command)
         assert (done.exit_code, done.output) == (0, f"workers per partition: {workers}\n")
+        assert running.status().workers == 1 << (workers - 1).bit_length()
     eventually(lambda: sum(running.status().lag.values()) == 0, "the words to be processed")
     ranges = running.status().ranges
     assert [each.number for each in ranges.values()] == list(range(16))
-    assert {tuple(each.positions.values()) for each in ranges.values()} == {(600,)}
-    with pytest.raises(ControlError, match="17 workers need 64 key ranges per partition, and there are 16"):
-        running.parallelism(17)
+    assert {tuple(each.positions.values()) for each in ranges.values()} == {(1_000,)}
+    with pytest.raises(SettingsError, match="parallelism=0: it must be a whole number from 1 to 256"):
+        running.parallelism(0)
     running.stop()
+    with pytest.raises(ControlError, match="is stopped, so its workers cannot be changed"):
+        running.parallelism(2)
     words.check(exactly_once=True)
 
 
@@ -262,8 +278,7 @@ def test_a_division_that_was_interrupted_is_completed(apps: Apps) -> None:
     assert '"divided"' in (checkpoint / f"offsets/{last}").read_text()
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink()
-    with pytest.raises(IncompatibleTopologyError, match="not into fewer"):
-        apps.run(words.topology)
+    apps.run(words.topology)
     words.produce(100)
     apps.run(words.topology, shuffle_partitions=2, parallelism=4)
     words.check(exactly_once=True)
@@ -278,6 +293,10 @@ def test_state_that_cannot_be_divided_stays_as_it_is(apps: Apps) -> None:
         IncompatibleTopologyError, match=r"cannot be divided .* the stores of node .* \(StreamJoin"
     ):
         apps.run(topology, parallelism=4)
+    running = apps.start(topology)
+    with pytest.raises(IncompatibleTopologyError, match="cannot be divided"):
+        running.parallelism(4)
+    running.stop()
     apps.kafka.produce(right, [("k", "other", BEGIN_MS + 1)])
     apps.run(topology)
     assert b"one+other" in [record.value for record in apps.kafka.consume(out)]

@@ -13,6 +13,7 @@ from millstream.core.ports import StoreChange
 from millstream.core.state.division.entry_keys import entry_keys
 from millstream.core.state.division.shares import divisions
 from millstream.core.state.memory import MemoryStores
+from millstream.core.topology.analysis.ranges import with_ranges_of_state
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import (
     Remembered,
@@ -117,6 +118,7 @@ def fitted(
     before = snapshot.remembered.renamed(names, plan.application_id)
     plan = continued(plan, before.parts)
     check_stores(before.stores, plan.store_fingerprints())
+    plan = with_ranges_of_state(plan, before.routing)
     layout = topics.laid_out(plan, before.internal)
     if before.routing is not None:
         check_routing(before.routing, routing_of(plan, layout), divides=True)

@@ -167,6 +167,17 @@ def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> No
             _check_replaced(store, _of(before, known), _of(now, origins))
 
 
+def ranges_of_state(before: Routing, sub: SubTopology) -> int:
+    """Return into how many key ranges the state of a part is divided. It can be divided further, but not merged."""
+    known = (
+        before.routes[origin].ranges
+        for store, origins in _reaching(sub)
+        for origin in origins
+        if origin in before.reaching.get(store, ()) and origin in before.routes
+    )
+    return max(known, default=1)
+
+
 def left_by(before: Routing, now: Routing) -> frozenset[str]:
     """Return the topics with a partition that is now in another task, or in none. The previous tasks may buffer records of these topics."""
     return frozenset(topic for topic, route in before.routes.items() if _moved(route, now.routes.get(topic)))
@@ -215,8 +226,7 @@ def _check_ranges(store: str, topic: str, routes: tuple[Route, Route], *, divide
     raise _moved_state(
         store,
         f"the partitions of {topic!r} were divided into {_ranges(before)} and would be divided into {_ranges(now)}",
-        "Keep parallelism= as it was, or within the same number of ranges (2 to 16, 17 to 64, 65 to 256). When an "
-        "application starts on a checkpoint, it can divide the state into more ranges, but not into fewer",
+        "Set parallelism= to a number of workers that has the same key ranges (2 to 16: 16, 17 to 64: 64, 65 to 256: 256)",
     )
 
 

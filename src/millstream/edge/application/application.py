@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
 from millstream.core.runtime.auto_parallelism import WorkersChange
-from millstream.core.topology.analysis.ranges import AUTO, Workers, is_automatic
+from millstream.core.topology.analysis.ranges import AUTO, Workers, is_automatic, with_workers
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
@@ -35,11 +34,10 @@ from millstream.edge.application.stop_signals import exiting_on_sigterm, stoppin
 from millstream.edge.application.topology_edits import TopologyEdit, edit_of, emptied
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.broker.kafka_clients import Clients
-from millstream.edge.checkpoint.continuity import continuity
+from millstream.edge.checkpoint.continuity import Continuity, continuity
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.control_file import write_control_file
 from millstream.edge.control.flow_control import FlowControl
-from millstream.edge.planning.key_ranges import check_workers
 from millstream.edge.planning.programs import Program, program_of
 from millstream.edge.records.topic_records import last_records
 from millstream.edge.settings.settings import Settings
@@ -253,7 +251,7 @@ class Application:
         running._edit = partial(self._edit, running, environment)
         if run.rescale_later:
             run.query.restart("the interrupted micro-batch is complete; moving the state now")
-        running._set_workers = partial(self._set_workers, running)
+        running._set_workers = partial(self._set_workers, running, environment)
         if is_automatic(self.settings.parallelism):
             run.auto_workers = self._auto_workers(running)
         refresher = MetadataRefresher(
@@ -273,22 +271,32 @@ class Application:
 
         return AutoWorkers(run.workers, cores, tasks, apply)
 
-    def _set_workers(self, running: RunningApplication, workers: Workers) -> None:
-        """Set the number of workers per partition of the next query."""
-        run, plan = running._run, running._run.plan
+    def _set_workers(self, running: RunningApplication, environment: Environment, workers: Workers) -> None:
+        """Change the number of workers per partition, and divide the state if that needs more key ranges."""
+        run, before = running._run, (self._program, self.settings)
         if workers == AUTO and run.auto_workers is not None:
             return
-        whole = [replace(sub, ranges=1) for sub in plan.subtopologies]
-        check_workers(plan, replace(plan, subtopologies=tuple(whole)), workers)
-        changed = {
-            "parallelism": workers,
-            "shuffle_partitions": None,
-            "on_changed_shuffle_partitions": "rescale",
-        }
+        settings = self.settings.model_copy(
+            update={
+                "parallelism": with_workers(self.settings.parallelism, workers),
+                "shuffle_partitions": None,
+                "on_changed_shuffle_partitions": "rescale",
+            }
+        )
+        program = self._program.planned_with(settings)
+        divides = self._continued(running, environment, program).divisions()
         if run.auto_workers is not None:
             run.auto_workers.close()
-        self.settings = self.settings.model_copy(update=changed)
-        run.auto_workers = self._auto_workers(running) if workers == AUTO else None
+        try:
+            if workers == AUTO and not divides:
+                self.settings = settings
+            else:
+                log.warning("restarting the query: each partition gets %s workers", workers)
+                run.query.replace(partial(self._use, program, settings), partial(self._use, *before))
+        finally:
+            run.auto_workers = (
+                self._auto_workers(running) if is_automatic(self.settings.parallelism) else None
+            )
 
     def _edit(
         self,
@@ -302,15 +310,25 @@ class Application:
         """Return what an edit does, and apply it unless it is only a preview."""
         run, before = running._run, self._program
         edited = program_of(topology, self.id, self.settings, renamed_stores)
-        progress = progress_of(files_of(run.checkpoint, run.session.of(self.settings)))
-        now = continuity(edited.plan, progress, edited.renamed_stores)
-        now.laid_out(environment.broker.partition_counts(), self._grouper)
+        now = self._continued(running, environment, edited)
         edit = edit_of(run.plan, now)
         if not preview:
             log.warning("editing the topology: %s", str(edit).replace("\n", "; "))
             with emptied(running, run.plan, now.plan):
-                run.query.replace(partial(self._use, edited), partial(self._use, before))
+                run.query.replace(
+                    lambda: self._use(edited, self.settings), lambda: self._use(before, self.settings)
+                )
         return edit
 
-    def _use(self, program: Program) -> None:
-        self._program = program
+    def _continued(
+        self, running: RunningApplication, environment: Environment, program: Program
+    ) -> Continuity:
+        """Return how another program continues the checkpoint of the running one. Raises an error if it cannot."""
+        run = running._run
+        progress = progress_of(files_of(run.checkpoint, run.session.of(self.settings)))
+        now = continuity(program.plan, progress, program.renamed_stores)
+        now.laid_out(environment.broker.partition_counts(), self._grouper)
+        return now
+
+    def _use(self, program: Program, settings: Settings) -> None:
+        self._program, self.settings = program, settings

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.auto_parallelism import most_workers
 from millstream.core.runtime.batch_plan import DividedState, Initialization
-from millstream.core.topology.analysis.ranges import is_automatic
+from millstream.core.topology.analysis.ranges import is_automatic, workers_of
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
@@ -124,15 +124,16 @@ class Launch:
         return self._with_workers(now, session)._start_on(now, session, checkpoint, marks)
 
     def _with_workers(self, now: Continued, session: SparkSession) -> Launch:
-        """Choose the number of workers, if it is automatic and not yet chosen."""
-        settings = self.settings
-        if not is_automatic(settings.parallelism) or settings.shuffle_partitions is not None:
+        """Choose the number of workers, unless a setting does: if it is automatic, or 1 with the key ranges of an earlier start."""
+        settings, automatic = self.settings, is_automatic(self.settings.parallelism)
+        undivided = workers_of(settings.parallelism) == 1 and now.plan.is_divided
+        if settings.shuffle_partitions is not None or not (automatic or undivided):
             return self
         cores = session.sparkContext.defaultParallelism
-        if self.environment.bound.end is not None:  # the number does not change in such a run
+        if automatic and self.environment.bound.end is not None:  # the number does not change in such a run
             workers = most_workers(len(now.layout.tasks), cores)
         else:
-            before = None if now.progress is None else now.progress.shuffle_partitions
+            before = now.progress.shuffle_partitions if automatic and now.progress is not None else None
             workers = first_workers(now.plan, now.layout, before, cores)
         return replace(self, settings=settings.model_copy(update={"shuffle_partitions": workers}))
 

@@ -21,7 +21,7 @@ log = logging.getLogger("millstream.application")
 _POLL_S = 0.02
 _RETRY_S = 1.0
 _MAX_RESTARTS = 3
-_ENDED = "the query ended while the application was switching to another topology"
+_ENDED = "the query ended while the application was changing"
 
 
 class ReplaceableQuery:
@@ -131,7 +131,7 @@ class ReplaceableQuery:
         """
         with self.lock:
             if (query := self._processing()) is None:
-                raise ControlError(f"the application is {self._state.now}, so its topology cannot be edited")
+                raise ControlError(f"the application is {self._state.now}, so it cannot be changed")
             self.unchanging.clear()
             try:
                 self.stop(query)
@@ -141,7 +141,7 @@ class ReplaceableQuery:
                     self._await_first_batch()
                 except Exception as error:
                     explained = self._explain(error)
-                    log.warning("undoing the edit: %s", explained)
+                    log.warning("undoing the change: %s", explained)
                     undo()
                     if self._start_again():
                         self._await_first_batch()

@@ -12,7 +12,7 @@ from millstream.core.model.serdes import Serde
 from millstream.core.queries.question import Answer, Question
 from millstream.core.runtime.lifecycle import PROCESSING
 from millstream.core.runtime.pausing import chosen_topics
-from millstream.core.topology.analysis.ranges import AUTO, Workers
+from millstream.core.topology.analysis.ranges import Workers
 from millstream.core.topology.topology import Topology
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.control import ControlServer
@@ -143,12 +143,19 @@ class RunningApplication:
     def parallelism(self, workers: Workers) -> None:
         """Change the number of workers per partition; the query restarts in place, with all state.
 
+        If the number needs more key ranges than there are, the state is divided first. Fewer workers keep the key ranges. Returns after
+        the first micro-batch with the new number is committed.
+
         Args:
             workers: Workers per partition, as in the setting ``parallelism``. A number ends the automatic choice; ``"auto"`` begins
                 it from the current number.
 
         Raises:
-            ControlError: If the number needs different key ranges, or the application has ended.
+            SettingsError: If it is neither a whole number from 1 to 256 nor ``"auto"``; nothing has changed.
+            TopologyError: If the topology cannot be divided into key ranges; nothing has changed.
+            IncompatibleTopologyError: If the state cannot be divided into more key ranges; nothing has changed.
+            MillstreamError: If the query does not start with the new number; the application continues with the earlier one.
+            ControlError: If the application has ended, or was started with an end (``until=``).
 
         Source: ``KafkaStreams.addStreamThread`` and ``removeStreamThread`` (KIP-663), up to the number of partitions.
         """
@@ -157,8 +164,6 @@ class RunningApplication:
                 f"application {self.id!r} is {self._run.state.now}, so its workers cannot be changed"
             )
         self._set_workers(workers)
-        if workers != AUTO:
-            self._run.query.restart(f"each partition now has {workers} workers")
 
     def edit(
         self, topology: Topology, *, preview: bool = False, renamed_stores: Mapping[str, str] | None = None

@@ -23,6 +23,7 @@ from millstream.core.runtime.older import assumed, check_older
 from millstream.core.state.division.entry_keys import entry_keys
 from millstream.core.state.division.shares import Division, divisions
 from millstream.core.state.segments.log import decode_manifest
+from millstream.core.topology.analysis.ranges import with_ranges_of_state
 from millstream.core.topology.evolution import (
     Lineage,
     Remembered,
@@ -133,7 +134,8 @@ class Continuity:
 
     def check_fits(self, plan: Plan, external: Mapping[str, int], grouper: PartitionGrouper) -> None:
         """Check that the program can continue with changed topics."""
-        replace(self, plan=plan).laid_out(external, grouper)
+        kept = with_ranges_of_state(plan, self.remembered.routing)
+        replace(self, plan=kept).laid_out(external, grouper)
 
     def check_topics(self, facts: Mapping[str, TopicFacts], *, restart_recreated: bool) -> None:
         """Refuse recreated topics, unless they may be read from their beginning.
@@ -158,7 +160,7 @@ def continuity(
     before = before.renamed(renamed_stores, plan.application_id)
     numbered = continued(plan, before.parts)
     check_stores(before.stores, numbered.store_fingerprints())
-    return Continuity(numbered, before, renamed_stores)
+    return Continuity(with_ranges_of_state(numbered, before.routing), before, renamed_stores)
 
 
 def rebuilds(progress: CheckpointProgress | None, can_rebuild: Callable[[], bool]) -> bool:

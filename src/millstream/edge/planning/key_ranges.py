@@ -1,4 +1,4 @@
-"""Key ranges of a running application: their status, and which numbers of workers they allow."""
+"""Key ranges of a running application: their status."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from millstream.core.metrics.metric import total_of
-from millstream.core.model.errors import ControlError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.partitioning import KeyRange
 from millstream.core.model.positions import Offsets, flat
 from millstream.core.runtime.task_report import TaskReport
-from millstream.core.topology.analysis.ranges import Workers, divided_plan
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor import measures
 from millstream.edge.status.application_status import RangeStatus
@@ -105,19 +103,3 @@ def range_status(
             report.executor,
         )
     return found
-
-
-def check_workers(plan: Plan, undivided: Plan, workers: Workers) -> None:
-    """Refuse a number of workers that needs different key ranges."""
-    ranges = {sub.ranges for sub in plan.subtopologies if sub.ranges > 1}
-    if not ranges:
-        raise ControlError(
-            "the application runs without key ranges, so the number of workers per partition cannot change while it runs; stop it, and "
-            "start it with parallelism="
-        )
-    wanted = {sub.ranges for sub in divided_plan(undivided, workers).subtopologies if sub.ranges > 1}
-    if wanted != ranges:
-        raise ControlError(
-            f"{workers} workers need {max(wanted, default=1)} key ranges per partition, and there are {max(ranges)}; the number of "
-            "ranges stays while it runs (2 to 16 workers: 16, 17 to 64: 64, 65 to 256: 256), and a start can only increase it"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.core.model.errors import ArgumentError
 from millstream.core.topology.async_nodes import with_additional_stores
@@ -33,6 +33,10 @@ class Program:
         if not self.plan.topics_vary:
             return self.plan
         return planned(self.topology, self.plan.application_id, settings, existing)
+
+    def planned_with(self, settings: Settings) -> Program:
+        """Return the same program, planned for another number of workers per partition."""
+        return replace(self, plan=planned(self.topology, self.plan.application_id, settings))
 
 
 def program_of(

@@ -25,6 +25,9 @@ from millstream.testing.kafka import ConsumedRecord, Outgoing
 Guarantee = Literal["at_least_once", "exactly_once"]
 """The values of the setting ``processing_guarantee``."""
 
+Change = Literal["splits", "workers"]
+"""What changes while an application runs: the key ranges of a split partition, or the number of workers per partition."""
+
 Entry = tuple[str, Any]
 """The name of a store, and a key."""
 
@@ -84,8 +87,8 @@ class App:
         output: Configuration of the output topic.
         history: Creates the records of a second input. If given, both inputs are written before the application starts, as a backlog
             that must be processed in the order of time.
-        splits: Whether a partition of the input topic is split and merged during the run. The topology reads it with ``fan_out=True``, and
-            the oracle receives its records in the order in which they were sent.
+        changes: What changes again and again during the run. With ``splits``, a partition of the input topic is split and merged; the
+            topology reads it with ``fan_out=True``, and the oracle receives its records in the order in which they were sent.
     """
 
     name: str
@@ -98,7 +101,12 @@ class App:
     merged: bool = False
     output: Mapping[str, str] = field(default_factory=dict)
     history: Callable[[int, int], Sequence[Outgoing]] | None = None
-    splits: bool = False
+    changes: Change | None = None
+
+    @property
+    def splits(self) -> bool:
+        """Whether a partition of the input topic is split and merged."""
+        return self.changes == "splits"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from millstream.core.topology import stores
 from millstream.core.topology.processor import Processor, ProcessorContext
 from millstream.core.topology.stores import Changelog
 from millstream.core.topology.topology import Topology
-from millstream.testing.crash.app import App, Expected, Topics, tell_contents
+from millstream.testing.crash.app import App, Change, Expected, Topics, tell_contents
 from millstream.testing.kafka import ConsumedRecord, Outgoing
 
 _KEYS = [f"key-{number}" for number in range(16)]
@@ -364,17 +364,11 @@ def _text(data: bytes | None) -> str:
     return (data or b"").decode()
 
 
-def _in_ranges(
-    name: str,
-    topology: Callable[[Topics], Topology],
-    workload: Callable[[int, int], Sequence[Outgoing]],
-    oracle: Callable[[Sequence[ConsumedRecord]], Expected],
-) -> App:
-    return App(name, topology, workload, oracle, value=serdes.json, settings={"parallelism": 4})
+_in_ranges = partial(App, value=serdes.json, settings={"parallelism": 4}, changes="workers")
 
 
-def _booked(name: str, topology: Callable[[Topics], Topology], *, splits: bool = False) -> App:
-    return App(name, topology, _amounts, _balances, value=serdes.json, splits=splits)
+def _booked(name: str, topology: Callable[[Topics], Topology], changes: Change | None = None) -> App:
+    return App(name, topology, _amounts, _balances, value=serdes.json, changes=changes)
 
 
 APPS: Mapping[str, App] = {
@@ -384,9 +378,9 @@ APPS: Mapping[str, App] = {
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.json),
         _booked("two-stores", _two_stores_topology),
         App("replay", _replay_topology, _orders, _joined, history=_rates),
-        _in_ranges("ranges", _ranges_topology, _amounts, _bookings),
+        _in_ranges("ranges", _ranges_topology, _amounts, _bookings, settings={}),
         _in_ranges("ranges-in-kafka", _ranges_in_kafka_topology, _amounts, _published_bookings),
-        _booked("fan-out", partial(_two_stores_topology, fan_out=True), splits=True),
+        _booked("fan-out", partial(_two_stores_topology, fan_out=True), "splits"),
         _in_ranges("calls-in-ranges", _calls_in_ranges, _orders, _numbered_answers),
         calling(),
         replace(

@@ -34,7 +34,7 @@ class Course:
         contents: The contents of the stores; None if the application could not be queried.
         unfinished: Why the run did not finish; empty if it did.
         seconds: The duration of the run, in seconds.
-        changes: The number of splits and merges of the input topic.
+        changes: The number of splits and merges of the input topic, or of changes of the number of workers.
     """
 
     kills: tuple[Kill, ...]

@@ -85,7 +85,7 @@ class Report:
         unfinished: Why the run did not finish. The results so far were then compared, without the stores.
         spoiled: Whether the broker was the reason, because it lost a transaction or offsets.
         evidence: For an unfinished run: the last states of its transactions from the coordinator's log.
-        changes: The number of splits and merges of the input topic; 0 for an application that reads no split partitions.
+        changes: The number of splits and merges of the input topic, or of changes of the number of workers.
         data: For an unfinished or wrong run: the directory with its logs and the broker's data.
     """
 
@@ -140,7 +140,7 @@ class Report:
             f"  records     {self.records:,} in, {self.outputs:,} out, {self.aborted:,} aborted",
             f"  batches     {self.batches:,}",
             *(f"  kill {number:<6} {kill}" for number, kill in enumerate(self.kills, start=1)),
-            *([f"  changes     {self.changes} splits and merges"] if self.changes else []),
+            *([f"  changes     {self.changes:,} while it ran"] if self.changes else []),
             f"  restarts    {self.restarts}",
             *(f"  ended       {end}" for end in self.ends),
             f"  journal     {journal}, {findings.wrong} wrong, {findings.stale} stale",

@@ -23,6 +23,7 @@ from millstream.core.model import serdes
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.internal import commits_topic
 from millstream.testing.crash.app import App, Entry, Guarantee, Job
+from millstream.testing.crash.changes import Changes
 from millstream.testing.crash.comparison import Course, outcome
 from millstream.testing.crash.crash_report import Kill, Report
 from millstream.testing.crash.faults import Faults, FaultTargets
@@ -40,7 +41,6 @@ from millstream.testing.crash.setup import (
     plan_of,
     surroundings,
 )
-from millstream.testing.crash.split_topic import SplitsAndMerges
 from millstream.testing.crash.stream import (
     Feeder,
     Watch,
@@ -163,9 +163,9 @@ class _CrashRun:
         )
         self._faults = Faults(around, self._id, self._program, self)
         self._feeder = self._fed()
-        splits = setup.app.splits
-        self._watch = Watch(kafka, self._id, self._topics.input, self._topics.output, splits=splits)
-        self._changes = SplitsAndMerges(kafka.bootstrap_servers, self._topics.input, setup.seed)
+        given, changes = self._topics.input, setup.app.changes
+        self._watch = Watch(kafka, self._id, given, self._topics.output, splits=setup.app.splits)
+        self._changes = Changes(changes, kafka.bootstrap_servers, given, self._state / self._id, setup.seed)
         self._starts = 0
         self._failures = 0
         self.ends: list[str] = []  # the reasons why the application ended without being killed
@@ -176,8 +176,7 @@ class _CrashRun:
         contents, unfinished, spoiled = None, "", False
         try:
             self.start()
-            if self._setup.app.splits:
-                self._changes.start()
+            self._changes.start()
             for point in points:
                 self._carry_out(point)
             self.until(self.at_end, "the end of the workload")

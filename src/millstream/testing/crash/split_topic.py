@@ -6,27 +6,18 @@ offsets, so records are counted by reading the logs.
 
 from __future__ import annotations
 
-import random
-import threading
 from bisect import bisect_left
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final, final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from millstream.core.fanout.epochs import primary_of
-from millstream.core.model.errors import MillstreamError
-from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.testing._broker import QUIET_CLIENT
 
 _ANSWER_S: Final = 2.0
 _READ_AT_ONCE: Final = 1_000
-_PARTITION: Final = 0
-_RANGES: Final = (1, 2, 3, 4, 8)
-_PAUSES_S: Final = (0.5, 5.0)
-"""The shortest and the longest time between two changes."""
 
 
 @final
@@ -75,45 +66,6 @@ class SplitLogs:
 
     def close(self) -> None:
         self._consumer.close()
-
-
-@final
-class SplitsAndMerges(threading.Thread):
-    """Changes the number of key ranges of a topic's first partition again and again, until it is closed.
-
-    Attributes:
-        done: The number of changes that were not cancelled.
-
-    Args:
-        seed: Determines the numbers of ranges and the pauses.
-    """
-
-    def __init__(self, servers: str, topic: str, seed: int) -> None:
-        super().__init__(name="splits-and-merges", daemon=True)
-        self.done = 0
-        self._servers, self._topic = servers, topic
-        self._chance = random.Random(f"splits {seed}")
-        self._closed = threading.Event()
-
-    def run(self) -> None:
-        coordinator, ranges = (
-            Coordinator({"bootstrap.servers": self._servers, **QUIET_CLIENT}, self._topic),
-            1,
-        )
-        while not self._closed.wait(self._chance.uniform(*_PAUSES_S)):
-            ranges = self._chance.choice([number for number in _RANGES if number != ranges])
-            with suppress(
-                MillstreamError
-            ):  # cancelled by the producer, or no broker answers: the old epoch continues
-                coordinator.change(_PARTITION, ranges)
-                self.done += 1
-        coordinator.close()
-
-    def close(self) -> None:
-        """End after the change that is under way."""
-        self._closed.set()
-        if self.ident is not None:
-            self.join()
 
 
 def logs_of(servers: str, topic: str) -> list[str]:

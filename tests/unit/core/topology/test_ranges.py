@@ -15,7 +15,7 @@ from millstream.core.model.errors import (
     SettingsError,
     TopologyError,
 )
-from millstream.core.topology.analysis.ranges import divided_plan, ranges_for
+from millstream.core.topology.analysis.ranges import divided_plan, ranges_for, with_ranges_of_state
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.routing import Routing, check_routing, left_by, routing_of
 
@@ -239,8 +239,43 @@ def test_state_does_not_move_to_other_ranges_without_a_word() -> None:
     for before, now in ((1, 2), (1, 17), (16, 17)):
         check_routing(routes[before], routes[now], divides=True)
     for before, now in ((17, 1), (17, 16), (16, 1)):
-        with pytest.raises(IncompatibleTopologyError, match="not into fewer"):
+        with pytest.raises(IncompatibleTopologyError, match="has the same key ranges"):
             check_routing(routes[before], routes[now], divides=True)
+
+
+def test_fewer_workers_keep_the_ranges_of_the_state() -> None:
+    builder = ms.StreamsBuilder()
+    grouped(builder).count(store="counts")
+    plan = builder.build().plan("app")
+    divided = divided_plan(plan, 17)
+    before = routing_of(divided, lay_out(divided, {"words": 2}))
+    for workers, ranges in ((1, 64), (4, 64), (64, 64), (65, 256)):
+        now = with_ranges_of_state(divided_plan(plan, workers), before)
+        assert [sub.ranges for sub in now.subtopologies] == [ranges]
+        check_routing(before, routing_of(now, lay_out(now, {"words": 2})), divides=True)
+    assert with_ranges_of_state(plan, None) == plan
+
+
+def test_a_new_store_has_no_ranges_to_keep() -> None:
+    builder = ms.StreamsBuilder()
+    grouped(builder).count(store="counts")
+    divided = divided_plan(builder.build().plan("app"), 4)
+    before = routing_of(divided, lay_out(divided, {"words": 2}))
+    builder = ms.StreamsBuilder()
+    grouped(builder).count(store="others")
+    plan = builder.build().plan("app")
+    assert with_ranges_of_state(plan, before) == plan
+
+
+def test_a_test_driver_keeps_the_ranges_too() -> None:
+    builder = ms.StreamsBuilder()
+    grouped(builder).count(store="counts").to_stream().to("out", value=ms.serdes.int64)
+    topology = builder.build()
+    driver = ms.testing.TopologyTestDriver(topology, parallelism=4)
+    driver.pipe("words", "to", "")
+    with driver.edited(topology, parallelism=1) as after:
+        after.pipe("words", "to", "")
+        assert [record.value for record in after.read("out")] == [2]
 
 
 def test_a_call_that_hangs_holds_back_the_offset_and_no_other_range() -> None:

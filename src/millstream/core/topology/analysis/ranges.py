@@ -16,13 +16,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from millstream.core.model.errors import SettingsError, TopologyError
+from millstream.core.model.errors import IncompatibleTopologyError, SettingsError, TopologyError
 from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology import window_nodes as w
 from millstream.core.topology.async_nodes import ForeachAsync, MapValuesAsync, ProcessAsync, UnfinishedProcess
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.processor import TransformRows
+from millstream.core.topology.routing import Routing, ranges_of_state
 from millstream.core.topology.stores import LruSpec, VersionedSpec
 
 Workers = int | Literal["auto"]
@@ -100,6 +101,18 @@ def is_automatic(parallelism: Parallelism) -> bool:
     return AUTO in _each(parallelism)
 
 
+def with_workers(parallelism: Parallelism, workers: Workers) -> Parallelism:
+    """Return a parallelism with another number of workers. If it names topics, those with one worker keep it.
+
+    Example:
+        >>> with_workers({"orders": 16, "clicks": 1}, 4), with_workers(1, 4), with_workers({"clicks": 1}, 4)
+        ({'orders': 4, 'clicks': 1}, 4, 4)
+    """
+    if not isinstance(parallelism, Mapping) or all(each == 1 for each in parallelism.values()):
+        return workers
+    return {topic: 1 if each == 1 else workers for topic, each in parallelism.items()}
+
+
 def _each(parallelism: Parallelism) -> Collection[Workers]:
     return parallelism.values() if isinstance(parallelism, Mapping) else (parallelism,)
 
@@ -123,12 +136,40 @@ def _topics_of(plan: Plan, sub: SubTopology) -> Iterator[str]:
             yield from plan.subtopologies[internal.upstream].source_topics
 
 
+def obstacle_of(sub: SubTopology) -> str | None:
+    """Return why a sub-topology cannot be divided into key ranges; None if it can."""
+    return next(_obstacles(sub), None)
+
+
 def in_ranges(sub: SubTopology, ranges: int) -> SubTopology:
     """Return a sub-topology that is divided into key ranges."""
-    for reason in _obstacles(sub):
+    if (reason := obstacle_of(sub)) is not None:
         raise TopologyError(
             f"sub-topology {sub.id} cannot be divided into key ranges: {reason}. Leave its topics out of parallelism=, or "
             "change the topology"
+        )
+    return replace(sub, ranges=ranges)
+
+
+def with_ranges_of_state(plan: Plan, before: Routing | None) -> Plan:
+    """Return a plan with at least the key ranges into which the state of its stores is divided, whatever ``parallelism`` is.
+
+    Raises:
+        IncompatibleTopologyError: If a sub-topology with such state can no longer be divided.
+    """
+    if before is None:
+        return plan
+    return replace(plan, subtopologies=tuple(_in_ranges_of_state(sub, before) for sub in plan.subtopologies))
+
+
+def _in_ranges_of_state(sub: SubTopology, before: Routing) -> SubTopology:
+    ranges = ranges_of_state(before, sub)
+    if ranges <= sub.ranges:
+        return sub
+    if (reason := obstacle_of(sub)) is not None:
+        raise IncompatibleTopologyError(
+            f"the state of sub-topology {sub.id} is divided into {ranges} key ranges, which cannot be merged, and this topology cannot be "
+            f"divided: {reason}. Change the topology, or start over with `millstream reset` or another application id"
         )
     return replace(sub, ranges=ranges)
 
