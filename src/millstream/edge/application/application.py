@@ -291,7 +291,7 @@ class Application:
             if workers == AUTO and not divides:
                 self.settings = settings
             else:
-                log.warning("restarting the query: each partition gets %s workers", workers)
+                log.warning("restarting the query: workers per partition: %s", workers)
                 run.query.replace(partial(self._use, program, settings), partial(self._use, *before))
         finally:
             run.auto_workers = (

@@ -49,12 +49,13 @@ class Changes(threading.Thread):
     def run(self) -> None:
         assert self._kind is not None
         numbers = cycle(_WORKERS) if self._kind == "workers" else _ranges(self._chance)
+        number = next(numbers)
         with self._changing() as change:
             while not self._closed.wait(self._chance.uniform(*_PAUSES_S[self._kind])):
                 # A producer cancels a split, or the application is killed during a change and raises anything: the run goes on.
                 with suppress(Exception):
-                    change(next(numbers))
-                    self.done += 1
+                    change(number)
+                    self.done, number = self.done + 1, next(numbers)
 
     def close(self) -> None:
         """End after the change that is under way."""
