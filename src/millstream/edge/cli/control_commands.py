@@ -86,7 +86,7 @@ def parallelism(
     workers: Annotated[str, typer.Argument(metavar="WORKERS|auto", help="Workers per partition, or auto.")],
     state_dir: StateDir = None,
 ) -> None:
-    """Process each partition by another number of workers, in a running application that has key ranges."""
+    """Process each partition by another number of workers, in a running application."""
     with reporting_errors("parallelism"):
         number = _whole_number(workers, AUTO, "the number of workers must be a whole number")
         _send(application_id, state_dir, "parallelism", workers=AUTO if number is None else number)
