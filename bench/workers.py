@@ -1,0 +1,125 @@
+"""``python -m bench.workers``: what a change of the number of workers costs, under a lag.
+
+``count`` has a topic with one partition and no key ranges at first. Then the number of workers changes, each time while several hundred
+thousand records wait. For each change, the figures are the lag at the command, how long the command took, and how long no micro-batch was
+committed, beside the usual time between two commits. Outputs are compared with what must come out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import millstream as ms
+from bench import check
+from bench.load import Workload, key_bytes, produce
+from bench.ours import await_processed, running
+from bench.stage import Stage, full_speed_stage
+
+_JOBS: Final = {"at_least_once": "count", "exactly_once": "exactly-once-count"}
+_CHANGES: Final[tuple[int, ...]] = (4, 16, 3, 1)
+_UPDATES: Final = 600_000
+_BATCH: Final = 100_000
+_POLL_S: Final = 0.005
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.workers")
+    parser.add_argument("--keys", type=int, nargs="*", default=[1_000, 5_000_000])
+    parser.add_argument("--guarantees", choices=_JOBS, nargs="*", default=list(_JOBS))
+    parser.add_argument("--out", type=Path, default=Path("build/workers.json"))
+    options = parser.parse_args(arguments)
+    results: dict[str, Any] = {}
+    with full_speed_stage(_UPDATES) as stage:
+        for guarantee in options.guarantees:
+            for keys in options.keys:
+                results[f"{guarantee}, {keys:,} keys"] = found = _changed(stage, guarantee, keys)
+                print(guarantee, keys, json.dumps(found), flush=True)
+    options.out.parent.mkdir(exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def _changed(stage: Stage, guarantee: str, keys: int) -> list[dict[str, Any]]:
+    """Return the figures of each change."""
+    servers = stage.kafka.bootstrap_servers
+    source, sink = stage.topic("input", 1), stage.topic("output")
+    numbers = range(0, keys, _BATCH)
+    produce(
+        servers,
+        source,
+        ([(key_bytes(key), b"v") for key in range(n, min(n + _BATCH, keys))] for n in numbers),
+    )
+    counts, processed, found = Counter(map(key_bytes, range(keys))), keys, []
+    settings = {"processing_guarantee": guarantee, "max_batch_records": _BATCH}
+    with running(_JOBS[guarantee], servers, source, sink, **settings) as app:
+        await_processed(app, processed)
+        for seed, workers in enumerate(_CHANGES):
+            workload = Workload(_UPDATES, keys, seed=seed)
+            counts.update(key for block in workload.blocks() for key, _ in block)
+            app.pause()
+            produce(servers, source, workload.blocks())
+            app.resume()
+            await_processed(app, processed + _BATCH)
+            found.append(_change(app, workers))
+            processed += _UPDATES
+            await_processed(app, processed)
+    wanted = {key: b"%d" % count for key, count in counts.items()}
+    if wrong := check.wrong_output("count", check.Digest(processed, wanted, 0), servers, sink):
+        raise SystemExit(f"{guarantee}, {keys:,} keys: {wrong}")
+    return found
+
+
+def _change(app: ms.RunningApplication, workers: int) -> dict[str, Any]:
+    """Change the number of workers; return how long it took."""
+    with _commits(app) as times:
+        lag, began = sum(app.status().lag.values()), time.monotonic()
+        app.parallelism(workers)
+        took_s = time.monotonic() - began
+        seen = len(times)
+        while len(times) < seen + 3 and any(app.status().lag.values()):  # some micro-batches to compare with
+            time.sleep(_POLL_S)
+    gaps = [after - before for before, after in pairwise(times)]
+    return {
+        "workers": app.status().workers,
+        "lag": lag,
+        "command_s": round(took_s, 2),
+        "longest_between_commits_s": round(max(gaps), 2),
+        "usual_between_commits_s": round(median(gaps[-3:]), 2),
+    }
+
+
+@contextmanager
+def _commits(app: ms.RunningApplication) -> Iterator[list[float]]:
+    """Collect the times at which micro-batches are committed, seconds; begins with now."""
+    times, over = [time.monotonic()], threading.Event()
+
+    def watch() -> None:
+        batches = app.metrics()["batches"]
+        while not over.wait(_POLL_S):
+            if (now := app.metrics()["batches"]) != batches:
+                batches = now
+                times.append(time.monotonic())
+
+    thread = threading.Thread(target=watch, name="bench-commits")
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
