@@ -22,7 +22,6 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor import measures
 from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.application.draining import Left
-from millstream.edge.planning.key_ranges import Recent, TaskWork, range_status
 from millstream.edge.status.application_status import Status, thread_metrics, thread_status
 from millstream.edge.status.async_status import (
     HotKeyStatuses,
@@ -32,6 +31,7 @@ from millstream.edge.status.async_status import (
     capacity_of,
     left_of,
 )
+from millstream.edge.status.key_range_status import Recent, TaskWork, range_status
 from millstream.edge.status.split_partitions import by_stream, continuous, split_status
 
 _LOG_EVERY_S = 10.0
@@ -98,18 +98,26 @@ class TaskReports:
             self.epochs = epochs
 
     def replan(self, plan: Plan, tasks: Collection[TaskId]) -> None:
-        """Set the plan of the next query, and forget the tasks whose partitions no longer exist, because they will not run.
+        """Set the plan of the next query, and forget the tasks that will not run.
 
-        Tasks of sub-topologies that are gone stay: they still run once, and report that they are gone.
+        These are tasks whose partitions no longer exist, and those of a sub-topology whose partitions are now divided into more key ranges:
+        a new task with the same number may belong to another partition. Tasks of sub-topologies that are gone stay: they still run once, and
+        report that they are gone.
         """
-        present = {sub.id for sub in plan.subtopologies if sub.nodes}
+        present = {sub.id: sub.ranges for sub in plan.subtopologies if sub.nodes}
         with self.lock:
             self.revision += 1
+            before = {} if self.plan is None else {sub.id: sub.ranges for sub in self.plan.subtopologies}
+            divided = {number for number, ranges in present.items() if before.get(number, ranges) != ranges}
             self.plan = plan
-            for task in [task for name in self.tasks if (task := TaskId.parse(name)) not in tasks]:
-                if task.subtopology in present:
-                    for known in (self.tasks, self.gauges, self.threads, self.hottest, self._executors):
-                        known.pop(str(task), None)
+            for task in map(TaskId.parse, [*self.tasks]):
+                if task.subtopology in divided or (task.subtopology in present and task not in tasks):
+                    self._forget(str(task))
+
+    def _forget(self, task: str) -> None:
+        for known in (self.tasks, self.gauges, self.threads, self.hottest, self._executors):
+            known.pop(task, None)
+        self._work.forget(task)
 
     def restoring(self, progress: RestoreProgress) -> None:
         with self.lock:

@@ -11,6 +11,7 @@ from millstream.core.engine.threaded_nodes import ThreadFigures
 from millstream.core.metrics.metric import Number
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.runtime.task_report import CallReport, TaskReport
+from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.status.application_status import ThreadStatus
 from millstream.edge.status.task_reports import TaskReports
@@ -109,6 +110,26 @@ def test_a_task_whose_partitions_no_longer_exist_is_not_woken_any_more() -> None
     book.replan(plan, [TaskId(0, 0), TaskId(0, 1)])
     assert book.due(9) == ["0_0", "1_3"], "the tasks of a sub-topology that is gone say so themselves"
     assert book.status("running", None).placed.keys() == {"0_0", "1_3"}
+
+
+def test_tasks_of_before_a_division_are_forgotten_because_others_have_their_numbers() -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store="counts")
+    plan, (first, second) = builder.build().plan("app"), (TopicPartition("in", 0), TopicPartition("in", 1))
+    book = TaskReports(plan=plan)
+    book.planned({"in": {0: 0, 1: 0}}, {"in": {0: 9, 1: 9}})
+    assert book.committed(0, [TaskReport("0_0", {first: 3}), TaskReport("0_1", {second: 2})]) == {
+        first: 3,
+        second: 2,
+    }
+    book.replan(divided_plan(plan, 2), [TaskId(0, number) for number in range(32)])
+    assert not book.tasks
+    reports = [TaskReport(f"0_{number}", {second if number >= 16 else first: 9}) for number in range(32)]
+    assert book.committed(1, reports) == {first: 9, second: 9}, (
+        "task 0_1 now has a range of the first partition"
+    )
+    book.replan(divided_plan(plan, 2), [TaskId(0, number) for number in range(32)])
+    assert len(book.tasks) == 32
 
 
 def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() -> None:

@@ -52,12 +52,15 @@ class TaskWork:
     def note(self, report: TaskReport) -> None:
         task = report.task
         if report.gone:
-            for each in (self.positions, self._records, self._seconds):
-                each.pop(task, None)
+            self.forget(task)
             return
         self.positions.setdefault(task, {}).update(report.offsets)
         self._records.setdefault(task, Recent()).add(total_of(report.measured, measures.PROCESSED))
         self._seconds.setdefault(task, Recent()).add(total_of(report.measured, measures.SECONDS))
+
+    def forget(self, task: str) -> None:
+        for known in (self.positions, self._records, self._seconds):
+            known.pop(task, None)
 
     def finished(self, reported: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, for each reported partition, the offset before which all of its key ranges have finished."""

@@ -6,7 +6,7 @@ import pytest
 
 from millstream.core.runtime.task_report import TaskReport
 from millstream.edge.planning import key_ranges
-from millstream.edge.planning.key_ranges import Recent, TaskWork
+from millstream.edge.status.key_range_status import Recent, TaskWork
 
 
 class Clock:
