@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Final, final
 
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
-from millstream.edge.control.control_client import send
 from millstream.testing._broker import QUIET_CLIENT
 from millstream.testing.crash.app import Change
 
@@ -67,11 +69,17 @@ class Changes(threading.Thread):
     def _changing(self) -> Iterator[Callable[[int], object]]:
         """Yield a function that changes the number of key ranges of a partition, or of workers."""
         if self._kind == "workers":
-            yield lambda workers: send(self._home, self._home.name, "parallelism", workers=workers)
+            yield partial(_set_workers, self._home)
             return
         coordinator = Coordinator({"bootstrap.servers": self._servers, **QUIET_CLIENT}, self._topic)
         yield lambda ranges: coordinator.change(_PARTITION, ranges)
         coordinator.close()
+
+
+def _set_workers(home: Path, workers: int) -> None:
+    """Run the command that a user would run."""
+    command = ("-m", "millstream", "parallelism", home.name, str(workers), "--state-dir", str(home.parent))
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
 
 
 def _ranges(chance: random.Random) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.core.runtime.task_report import TaskReport
-from millstream.edge.planning import key_ranges
+from millstream.edge.status import key_range_status
 from millstream.edge.status.key_range_status import Recent, TaskWork
 
 
@@ -22,7 +22,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_ranges, "time", Clock())
+    monkeypatch.setattr(key_range_status, "time", Clock())
 
 
 def test_counts_are_forgotten_although_nobody_asks() -> None:
@@ -33,7 +33,7 @@ def test_counts_are_forgotten_although_nobody_asks() -> None:
     assert recent.per_second() == pytest.approx(5, abs=0.5)
 
 
-def test_the_work_of_tasks_without_key_ranges_takes_no_more_memory_with_time() -> None:
+def test_the_work_of_tasks_without_key_range_status_takes_no_more_memory_with_time() -> None:
     work = TaskWork()
     for _ in range(1_000):
         work.note(TaskReport("0_0"))
