@@ -98,20 +98,18 @@ class TaskReports:
             self.epochs = epochs
 
     def replan(self, plan: Plan, tasks: Collection[TaskId]) -> None:
-        """Set the plan of the next query, and forget the tasks that will not run.
+        """Set the plan of the next query, and forget tasks whose partitions no longer exist, or are divided into other key ranges.
 
-        These are tasks whose partitions no longer exist, and those of a sub-topology whose partitions are now divided into more key ranges:
-        a new task with the same number may belong to another partition. Tasks of sub-topologies that are gone stay: they still run once, and
-        report that they are gone.
+        Tasks of sub-topologies that are gone stay: they still run once, and report that they are gone.
         """
         present = {sub.id: sub.ranges for sub in plan.subtopologies if sub.nodes}
         with self.lock:
             self.revision += 1
             before = {} if self.plan is None else {sub.id: sub.ranges for sub in self.plan.subtopologies}
-            divided = {number for number, ranges in present.items() if before.get(number, ranges) != ranges}
             self.plan = plan
             for task in map(TaskId.parse, [*self.tasks]):
-                if task.subtopology in divided or (task.subtopology in present and task not in tasks):
+                ranges = present.get(task.subtopology)
+                if ranges is not None and (task not in tasks or before.get(task.subtopology) != ranges):
                     self._forget(str(task))
 
     def _forget(self, task: str) -> None:
@@ -273,8 +271,7 @@ class TaskReports:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
 
     def _waiting(self) -> dict[str, Waiting]:
-        waits = {task: report.waiting for task, report in self.tasks.items()}
-        return {task: waiting for task, waiting in waits.items() if waiting is not None}
+        return {task: report.waiting for task, report in self.tasks.items() if report.waiting is not None}
 
     def _buffered(self) -> Counter[str]:
         buffered: Counter[str] = Counter()

@@ -33,7 +33,7 @@ def test_counts_are_forgotten_although_nobody_asks() -> None:
     assert recent.per_second() == pytest.approx(5, abs=0.5)
 
 
-def test_the_work_of_tasks_without_key_range_status_takes_no_more_memory_with_time() -> None:
+def test_the_work_of_tasks_without_key_ranges_takes_no_more_memory_with_time() -> None:
     work = TaskWork()
     for _ in range(1_000):
         work.note(TaskReport("0_0"))
