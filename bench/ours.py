@@ -52,7 +52,13 @@ def running(
 
 @contextmanager
 def run_topology(
-    topology: Topology, servers: str, sink: str, *, until: Literal["end"] | None = None, **settings: Any
+    topology: Topology,
+    servers: str,
+    sink: str,
+    *,
+    until: Literal["end"] | None = None,
+    master: str = _MASTER,
+    **settings: Any,
 ) -> Iterator[ms.RunningApplication]:
     """Run a topology with a state of its own, and the default settings but for those given and caches: as the peer, it has none."""
     with tempfile.TemporaryDirectory(prefix="bench-state-", ignore_cleanup_errors=True) as state:
@@ -61,7 +67,7 @@ def run_topology(
             topology,
             bootstrap_servers=servers,
             state_dir=state,
-            master=_MASTER,
+            master=master,
             statestore_cache_max_bytes=0,
             **settings,
         )

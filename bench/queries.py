@@ -7,8 +7,9 @@
 * ``queried``: the same thread reads the keys from the store.
 
 A thread that asks thousands of times per second takes processor time itself, and interrupts micro-batches that keep all cores busy. The
-rounds with the stub show how much, so the difference between the other two is the cost of the answers. The three rounds of each *turn*
-are in random order: the log is compacted every few micro-batches, which would otherwise always hit the same kind.
+rounds with the stub show how much, so the difference between the other two is the cost of the answers. With ``--cores 1``, Spark leaves
+the other cores to the thread. The three rounds of each *turn* are in random order: the log is compacted every few micro-batches, which
+would otherwise always hit the same kind.
 """
 
 from __future__ import annotations
@@ -61,23 +62,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.queries")
     parser.add_argument("--rounds", type=int, default=40, help="of each of the three kinds")
     parser.add_argument("--rate", type=int, default=5_000, help="gets per second")
+    parser.add_argument("--cores", type=int, default=2, help="cores of Spark")
     parser.add_argument("--out", type=Path, default=Path("build/queries.json"))
     options = parser.parse_args(arguments)
     with full_speed_stage(UPDATES) as stage:
-        result = figures(measure(stage, options.rounds, options.rate))
+        result = figures(measure(stage, options.rounds, options.rate, options.cores))
     print(json.dumps(result), flush=True)
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
-def measure(stage: Stage, turns: int, rate: int) -> Mapping[str, Rounds]:
+def measure(stage: Stage, turns: int, rate: int, cores: int) -> Mapping[str, Rounds]:
     """Return the rounds of each kind."""
     servers, source, sink = stage.kafka.bootstrap_servers, stage.topic("input"), stage.topic("output")
     found = {kind: Rounds() for kind in KINDS}
     chance, processed = random.Random(turns), KEYS
     produce(servers, source, [[(key_bytes(key), b"v") for key in range(KEYS)]])
-    with running("count", servers, source, sink) as app:
+    with running("count", servers, source, sink, master=f"local[{cores}]") as app:
         await_processed(app, processed)
         read = app.store("counts").get
         calls: dict[str, Callable[[bytes], object] | None] = {ALONE: None, STUB: _nothing, QUERIED: read}
