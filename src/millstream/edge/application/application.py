@@ -94,6 +94,9 @@ class Application:
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
+        self._parallelism = (
+            self.settings.parallelism
+        )  # which topics have key ranges, whatever the number of workers becomes
         self._program = program_of(topology, self.id, self.settings, renamed_stores)
         self._clients = Clients(self.settings, self.id)
         self._grouper = partition_grouper
@@ -278,7 +281,7 @@ class Application:
             return
         settings = self.settings.model_copy(
             update={
-                "parallelism": with_workers(self.settings.parallelism, workers),
+                "parallelism": with_workers(self._parallelism, workers),
                 "shuffle_partitions": None,
                 "on_changed_shuffle_partitions": "rescale",
             }
