@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,6 +23,8 @@ _RANGES: Final = (1, 2, 3, 4, 8)
 _WORKERS: Final = (4, 16, 3, 1)
 _PAUSES_S: Final[Mapping[Change, tuple[float, float]]] = {"splits": (0.5, 5.0), "workers": (2.0, 15.0)}
 """The shortest and the longest time between two changes."""
+_WORK: Final = 2
+"""The time between two changes is at least this multiple of the time that a change takes."""
 
 
 @final
@@ -51,13 +54,16 @@ class Changes(threading.Thread):
     def run(self) -> None:
         assert self._kind is not None
         numbers = cycle(_WORKERS) if self._kind == "workers" else _ranges(self._chance)
-        number = next(numbers)
+        number, took_s = next(numbers), 0.0
         with self._changing() as change:
-            while not self._closed.wait(self._chance.uniform(*_PAUSES_S[self._kind])):
+            # On a slow machine, pauses are longer, so that the application also processes records.
+            while not self._closed.wait(max(self._chance.uniform(*_PAUSES_S[self._kind]), _WORK * took_s)):
+                began = time.monotonic()
                 # A producer cancels a split, or the application is killed during a change and raises anything: the run goes on.
                 with suppress(Exception):
                     change(number)
                     self.done, number = self.done + 1, next(numbers)
+                took_s = time.monotonic() - began
 
     def close(self) -> None:
         """End after the change that is under way."""
