@@ -94,9 +94,8 @@ class Application:
     ) -> None:
         self.id = checked_name(application_id, "application")
         self.settings: Settings = settings_from(settings)
-        self._parallelism = (
-            self.settings.parallelism
-        )  # which topics have key ranges, whatever the number of workers becomes
+        # The topics that have key ranges, whatever the number of workers becomes.
+        self._parallelism = self.settings.parallelism
         self._program = program_of(topology, self.id, self.settings, renamed_stores)
         self._clients = Clients(self.settings, self.id)
         self._grouper = partition_grouper
