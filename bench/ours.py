@@ -12,7 +12,6 @@ import json
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from bench import check, jobs
 from bench.join import WAYS
 from bench.load import Workload, key_bytes, produce
 from bench.processes import processor_s
+from bench.sampling import sampling
 from bench.usage import Meter
 from millstream.core.topology.topology import Topology
 from millstream.testing.crash.processes import TASKS, works_as
@@ -285,19 +285,8 @@ def _worker_rss_mib() -> list[float]:
 def _sampling(take: Callable[[], list[float]]) -> Iterator[list[list[float]]]:
     """Take samples in a thread as long as the block runs."""
     samples: list[list[float]] = []
-    ended = threading.Event()
-
-    def sample() -> None:
-        while not ended.wait(_SAMPLE_S):
-            samples.append(take())
-
-    thread = threading.Thread(target=sample, name="bench-samples")
-    thread.start()
-    try:
+    with sampling(lambda: samples.append(take()), _SAMPLE_S):
         yield samples
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _tail(servers: str, topic: str) -> Consumer:
@@ -329,14 +318,16 @@ def _await_messages(consumer: Consumer, count: int) -> None:
 
 def await_processed(app: ms.RunningApplication, records: int) -> None:
     """Wait until an application has processed a number of records."""
-    _wait(app, lambda: app.metrics()["processed_records"] >= records, f"{records} records to be processed")
+    wait_until(
+        app, lambda: app.metrics()["processed_records"] >= records, f"{records} records to be processed"
+    )
 
 
 def _await_written(app: ms.RunningApplication, servers: str, topic: str, records: int) -> None:
     """Wait until a topic of one partition holds a number of records."""
     consumer, partition = _tail(servers, topic), TopicPartition(topic, 0)
     try:
-        _wait(
+        wait_until(
             app,
             lambda: consumer.get_watermark_offsets(partition, timeout=10)[1] >= records,
             f"{records} results",
@@ -349,16 +340,17 @@ def _await_written(app: ms.RunningApplication, servers: str, topic: str, records
 def await_progress(app: ms.RunningApplication, batch: int) -> None:
     """Wait until Spark has reported how long a batch took, which is after its commit."""
     query = _query(app)
-    _wait(
+    wait_until(
         app,
         lambda: (last := query.lastProgress) is not None and last["batchId"] >= batch,
         f"batch {batch} to be committed",
     )
 
 
-def _wait(
+def wait_until(
     app: ms.RunningApplication, condition: Callable[[], bool], description: str, poll_s: float = _POLL_S
 ) -> None:
+    """Wait until a condition holds, or raise the error of the application."""
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         status = app.status()

@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from bench.sampling import sampling
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, StoreChange
 from millstream.core.state.segments.log import Manifest
@@ -242,20 +242,16 @@ def _worker(engine: str, memory_bytes: int) -> Iterator[Worker]:
 @contextmanager
 def _peak() -> Iterator[list[int]]:
     """Yield a list with the largest resident memory of this process during the block, valid when it has ended."""
-    most, ended = [0], threading.Event()
+    most = [0]
 
     def sample() -> None:
-        while not ended.wait(_SAMPLE_S):
-            most[0] = max(most[0], _rss())
-
-    thread = threading.Thread(target=sample, name="bench-samples")
-    thread.start()
-    try:
-        yield most
-    finally:
-        ended.set()
-        thread.join()
         most[0] = max(most[0], _rss())
+
+    try:
+        with sampling(sample, _SAMPLE_S):
+            yield most
+    finally:
+        sample()
         _settle()
 
 

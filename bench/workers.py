@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +22,8 @@ from typing import Any, Final
 import millstream as ms
 from bench import check
 from bench.load import Workload, key_bytes, produce
-from bench.ours import await_processed, running
+from bench.ours import await_processed, running, wait_until
+from bench.sampling import sampling
 from bench.stage import Stage, full_speed_stage
 
 _JOBS: Final = {"at_least_once": "count", "exactly_once": "exactly-once-count"}
@@ -88,8 +88,12 @@ def _change(app: ms.RunningApplication, workers: int) -> dict[str, Any]:
         app.parallelism(workers)
         took_s = time.monotonic() - began
         seen = len(times)
-        while len(times) < seen + 3 and any(app.status().lag.values()):  # some micro-batches to compare with
-            time.sleep(_POLL_S)
+        wait_until(
+            app,
+            lambda: len(times) >= seen + 3 or not any(app.status().lag.values()),
+            "some micro-batches to compare with",
+            _POLL_S,
+        )
     gaps = [after - before for before, after in pairwise(times)]
     return {
         "workers": app.status().workers,
@@ -103,22 +107,16 @@ def _change(app: ms.RunningApplication, workers: int) -> dict[str, Any]:
 @contextmanager
 def _commits(app: ms.RunningApplication) -> Iterator[list[float]]:
     """Collect the times at which micro-batches are committed, seconds; begins with now."""
-    times, over = [time.monotonic()], threading.Event()
+    times, batches = [time.monotonic()], app.metrics()["batches"]
 
     def watch() -> None:
-        batches = app.metrics()["batches"]
-        while not over.wait(_POLL_S):
-            if (now := app.metrics()["batches"]) != batches:
-                batches = now
-                times.append(time.monotonic())
+        nonlocal batches
+        if (now := app.metrics()["batches"]) != batches:
+            batches = now
+            times.append(time.monotonic())
 
-    thread = threading.Thread(target=watch, name="bench-commits")
-    thread.start()
-    try:
+    with sampling(watch, _POLL_S):
         yield times
-    finally:
-        over.set()
-        thread.join()
 
 
 if __name__ == "__main__":

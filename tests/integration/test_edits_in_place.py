@@ -18,7 +18,7 @@ from .helpers import Apps, committed_records, eventually, latest
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-BAR_S = 5.0 if os.environ.get("MILLSTREAM_TEST_PROOFS") == "full" else 20.0
+BAR_S = 5.0 if os.environ.get("MILLSTREAM_TEST_PROOFS") == "full" else 10.0
 """How long an edit may hold up intake: five seconds in `make soak`, on a quiet machine; more where tests run on any machine."""
 
 

@@ -19,7 +19,7 @@ from millstream.core.engine.compile import Call, Compiled, DueResults
 from millstream.core.engine.recorder import Effects, replay
 from millstream.core.engine.records.queue import Chunk, PartitionGroup, QueueId, RecordQueue
 from millstream.core.engine.runtime import Piece, Runtime
-from millstream.core.engine.threaded_nodes import Fronts
+from millstream.core.engine.threaded_nodes import Prefixes
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Times
@@ -46,7 +46,7 @@ class Processing:
         self._compiled = compiled
         self._runtime: Runtime = compiled.runtime
         self._sources = {topic: source for source in sub.sources for topic in source.topics}
-        self.threads = None if threads is None else Fronts(sub, compiled, threads) or None
+        self.threads = None if threads is None else Prefixes(sub, compiled, threads) or None
         self._timed = bool(compiled.clocks or compiled.contexts)
         """True if, in the task of a key range, a node or processor depends on the time of the whole partition."""
         self._with_steps = needs_steps(sub)
@@ -161,7 +161,7 @@ class Processing:
 
     # By threads.
 
-    def _collect_for_threads(self, threads: Fronts, queue: RecordQueue, end: int) -> None:
+    def _collect_for_threads(self, threads: Prefixes, queue: RecordQueue, end: int) -> None:
         start, chunk = queue.index, queue.chunks[0]
         name = self._sources[queue.partition.topic].name
         queue.taken(end)
@@ -173,7 +173,7 @@ class Processing:
                 self._run_block(threads)
             start = cut
 
-    def _run_block(self, threads: Fronts) -> None:
+    def _run_block(self, threads: Prefixes) -> None:
         """Process a block: threads run the first part of the topology, the task's thread runs the rest."""
         for name, piece, effects in threads.execute():
             entry: Call = self._compiled.entries[name] if effects is None else replay

@@ -59,7 +59,7 @@ def added(figures: Iterable[ThreadFigures | None]) -> ThreadFigures | None:
     return reduce(operator.add, known) if known else None
 
 
-class Fronts:
+class Prefixes:
     """The prefixes of a task, and the threads that run them. Owned by the task."""
 
     def __init__(self, sub: SubTopology, compiled: Compiled, threads: Threads) -> None:

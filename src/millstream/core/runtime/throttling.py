@@ -5,8 +5,9 @@ kept for at most one second. The time between two plans counts in full, so a thr
 take. Between two plans that are t seconds apart, at most ``rate * t`` records and a burst of one second are planned. All numbers are
 integer thousandths of a token, so that rounding cannot starve a slow rate.
 
-Partitions share the tokens fairly, and the fan-out topics of a split partition share those of its topic. There are often fewer tokens than partitions, because an idle planner runs many times per second.
-Indivisible tokens are therefore assigned round-robin, starting with the partition whose *turn* it is.
+Partitions share the tokens fairly, and the fan-out topics of a split partition share those of its topic. There are often fewer tokens
+than partitions, because an idle planner runs many times per second. Indivisible tokens are therefore assigned round-robin, starting
+behind the partition that got the last one.
 """
 
 from __future__ import annotations
