@@ -10,6 +10,7 @@ from .topologies import ticking_copies
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
+@pytest.mark.alone  # a micro-batch that takes longer than a second skips one
 def test_every_second_is_ten_times_in_ten_idle_seconds(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
 

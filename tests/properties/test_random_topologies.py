@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import millstream as ms
 from golden.micro_batches import MicroBatches, Row
 from millstream.core.engine import columns
-from millstream.core.engine.operators import window_columns
+from millstream.core.engine.operators.windows import window_columns
 from millstream.core.ports import Threads
 from unit.helpers import ShuffledThreads
 

@@ -308,6 +308,12 @@ def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
     return isinstance(parts, _formats.TimeWindowedFormat) and parts.to_bytes == key.serialize
 
 
+def writes_sessions_of(serde: Serde[Any], key: Serde[Any]) -> bool:
+    """Return whether a serde is for keys in sessions, based on the given serde of keys."""
+    parts = getattr(serde.serialize, "__self__", None)
+    return isinstance(parts, _formats.SessionWindowedFormat) and parts.to_bytes == key.serialize
+
+
 def window_bytes(serde: Serde[Any]) -> int:
     """Return the number of bytes for the window in the output of a serde of windowed keys; 0 for other serdes.
 

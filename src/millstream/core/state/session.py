@@ -10,7 +10,7 @@ time is the largest session end put.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 from millstream.core.model.errors import StoreError
@@ -168,6 +168,39 @@ class SessionStore(Generic[K, V]):
             self._remove(stored, end)
         else:
             self._keep(stored, end, kept)
+
+    @property
+    def time(self) -> int:
+        """The largest session end put or removed, ms since the epoch."""
+        return self._slices.time
+
+    @property
+    def oldest(self) -> int:
+        """The first readable session end, ms since the epoch."""
+        return self._slices.oldest
+
+    def reader(
+        self, earliest_end: int, latest_start: int
+    ) -> Callable[[bytes], Iterator[tuple[int, int, Any]]]:
+        """Return a function that iterates over end, start and entry of the sessions of a serialised key; see :meth:`find_sessions`.
+
+        The store must be ordered by key. The function may be called until the store is written.
+        """
+        assert isinstance(self._layout, SessionsByKey)
+        return self._layout.reader(self._slices, max(earliest_end, self._slices.oldest), latest_start)
+
+    def write_batch(self, changes: Iterable[tuple[bytes, int, int, Any]], time: int) -> None:
+        """Set the entries (serialised key, start, end, entry) of sessions; None removes a session. Sessions that have expired are left out.
+
+        Args:
+            time: The store's time after the changes, ms since the epoch.
+        """
+        slices, layout, values = self._slices, self._layout, self._objects.values
+        slices.observe(time)
+        for key, start, end, entry in changes:
+            slice_ = slices.to_write(end)
+            if slice_ is not None:
+                layout.keep(slice_.rows, layout.stored(key, start, end), values.kept(entry))
 
     def observe(self, time: int) -> None:
         """Advance the store's time to the end of a session that another key range has written."""

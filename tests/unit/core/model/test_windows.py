@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.engine.batch import Column
-from millstream.core.engine.operators.window_columns import WindowedKeys
+from millstream.core.engine.operators.windows.window_columns import WindowedKeys
 from millstream.core.model.errors import TopologyError
 
 sizes = st.integers(1, 60)

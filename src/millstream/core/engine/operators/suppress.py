@@ -4,7 +4,7 @@ The *buffer time* of a row is the end of its window, or the timestamp of its fir
 one but does not prolong the wait. A row is emitted when the operator's stream time reaches its buffer time plus the wait, with the
 timestamp and headers of the newest update. Rows that are due together are emitted in the order of buffer times, then serialised keys. The
 operator's stream time is the largest timestamp of its input. It is kept over restarts, as in
-``millstream.core.engine.operators.window_operator``.
+``millstream.core.engine.operators.windows.window_operator``.
 
 The old value of an emitted row is the value that was emitted before. The value before the newest update may never have been emitted.
 """

@@ -10,17 +10,18 @@ close next are its first entries. The main store is ordered by key, so that a re
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
-from millstream.core.engine.operators.window_operator import Add, Windower, aggregation
+from millstream.core.engine.operators.windows.window_operator import Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
 from millstream.core.topology.window_nodes import SessionAggregate
 
 Sessions = list[tuple[int, int, Any]]
+LATE: Final = "late for a session"
 
 
 @compile_node.register
@@ -29,14 +30,17 @@ def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
     wait = node.windows.gap_ms + node.windows.grace_ms
     add = _adding(node, compiled, sessions)
     store = compiled.runtime.stores[node.store.name]
-    windower = Windower(add, wait, sessions, node.emit, wait + 1, observe=store.observe)
-    return aggregation(node, compiled, windower).call
+    made = aggregation(
+        node, compiled, Windower(add, wait, sessions, node.emit, wait + 1, observe=store.observe)
+    )
+    compiled.shared[node.name] = made.advance
+    return made.call
 
 
 def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions | None) -> Add:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
-    find, write, aggregated = store.find, store.write, _aggregation(node)
+    find, write, aggregated = store.find, store.write, aggregation_of(node)
     gap = node.windows.gap_ms
 
     def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
@@ -51,7 +55,7 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions
                 if old_end > end:
                     end = old_end
             if end < first_open:
-                runtime.drop("late for a session")
+                runtime.drop(LATE)
                 return True
             new = aggregated(key, value, sessions)
             write(stored_key, start, end, new)
@@ -75,7 +79,11 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions
     return add
 
 
-def _aggregation(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
+def aggregation_of(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any]:
+    """Return a function that maps key, value and the sessions that a record merges to the aggregate of the merged session.
+
+    The aggregates of the sessions are their third fields.
+    """
     initializer, aggregator, merger = node.initializer, node.aggregator, node.merger
 
     def aggregated(key: Any, value: Any, sessions: Sessions) -> Any:

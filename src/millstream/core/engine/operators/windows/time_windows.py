@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.idle import IdleClock
-from millstream.core.engine.operators.window_operator import LATE, Add, Windower, aggregation
+from millstream.core.engine.operators.windows.window_operator import LATE, Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed

@@ -9,7 +9,8 @@ Events that must happen between two records *cut* the batch: windows that close 
 them. They are found in advance, from the operator's time at each record. The records between two cuts are processed as one part. The order
 of events is the same as record by record. A batch with too many cuts is processed record by record.
 
-Sliding windows and sessions have no columnar form, because the windows that a record touches depend on the records before it.
+Sliding windows have no columnar form, because the windows that a record touches depend on the records before it. The columnar form of
+sessions is in ``millstream.core.engine.operators.windows.session_columns``.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from millstream.core.engine.batch import Column, Columns, ColumnsCall
 from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.operators.aggregations import INCOMPLETE, Before, Entry, folding, needs_values
-from millstream.core.engine.operators.time_windows import Shared
-from millstream.core.engine.operators.window_operator import LATE, NO_KEY
+from millstream.core.engine.operators.windows.time_windows import Shared
+from millstream.core.engine.operators.windows.window_operator import LATE, NO_KEY
+from millstream.core.engine.runtime import Runtime
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed, window_end
@@ -115,6 +117,19 @@ class WindowedKeys(Column):
         return False
 
 
+def complete(columns: Columns, runtime: Runtime, *, with_values: bool) -> Columns:
+    """Drop records without a key and, if values are needed, without a value."""
+    if columns.keys.any_null():
+        kept = columns.keys.present()
+        runtime.drop(NO_KEY, kept.count(False))
+        columns = columns.only(kept)
+    if with_values and columns.values.any_null():
+        kept = columns.values.present()
+        runtime.drop(INCOMPLETE, kept.count(False))
+        columns = columns.only(kept)
+    return columns
+
+
 @dataclass(frozen=True)
 class _Pairs:
     """Pairs of a record and a window, as parallel lists.
@@ -154,7 +169,7 @@ class _Aggregation:
     def take(self, columns: Columns) -> None:
         if self._shared.clock is not None and columns.timestamps:
             self._shared.clock.note_input()
-        columns = self._complete(columns)
+        columns = complete(columns, self._runtime, with_values=self._with_values)
         try:
             columns.keys.serialised(self._key)
         except Exception:  # then process record by record, to find the bad ones
@@ -177,18 +192,6 @@ class _Aggregation:
         if self._add(columns, late_times, begin, len(columns.timestamps)):
             self._shared.advance(max(columns.timestamps))
         return None
-
-    def _complete(self, columns: Columns) -> Columns:
-        """Drop records without a key and, if values are needed, without a value."""
-        if columns.keys.any_null():
-            kept = columns.keys.present()
-            self._runtime.drop(NO_KEY, kept.count(False))
-            columns = columns.only(kept)
-        if self._with_values and columns.values.any_null():
-            kept = columns.values.present()
-            self._runtime.drop(INCOMPLETE, kept.count(False))
-            columns = columns.only(kept)
-        return columns
 
     def _times(self, timestamps: list[int]) -> tuple[list[int] | None, bool]:
         """Return the operator's time at each record, and True if a record may be late.
