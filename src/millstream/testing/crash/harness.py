@@ -23,12 +23,12 @@ from millstream.core.model import serdes
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.internal import commits_topic
 from millstream.testing.crash.app import App, Entry, Guarantee, Job
-from millstream.testing.crash.changes import Changes
 from millstream.testing.crash.comparison import Course, outcome
 from millstream.testing.crash.crash_report import Kill, Report
 from millstream.testing.crash.faults import Faults, FaultTargets
 from millstream.testing.crash.journal import journals_of
 from millstream.testing.crash.kill_plan import FAULTS, Again, Fault, KillPoint, Target, plan_kills
+from millstream.testing.crash.ongoing_changes import Changes
 from millstream.testing.crash.processes import CrashedProgram, CrashTestError
 from millstream.testing.crash.setup import (
     PARTITIONS,

@@ -46,7 +46,11 @@ def _compile_in_columns(node: SessionAggregate, compiled: Compiled) -> Form | No
     in_order_of_keys = node.store.value.immutable and not (node.store.by_time or node.store.strict)
     kept_back = node.emit.at_close or compiled.late(node) is not None or compiled.caches.of(node) is not None
     form = None if node.fold is None or kept_back or not in_order_of_keys else behind(node, compiled)
-    return None if form is None else Form(_Aggregation(node, compiled, form.call).take, form.calls_functions)
+    return (
+        None
+        if form is None
+        else Form(_SessionAggregation(node, compiled, form.call).take, form.calls_functions)
+    )
 
 
 class SessionKeys(Column):
@@ -107,7 +111,7 @@ class _Results(NamedTuple):
     aggregates: list[Any]
 
 
-class _Aggregation:
+class _SessionAggregation:
     """The columnar form of one aggregation. Owned by the task."""
 
     def __init__(self, node: SessionAggregate, compiled: Compiled, child: ColumnsCall) -> None:
