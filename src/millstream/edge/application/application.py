@@ -328,7 +328,9 @@ class Application:
         """Return how another program continues the checkpoint of the running one. Raises an error if it cannot."""
         run = running._run
         progress = progress_of(files_of(run.checkpoint, run.session.of(self.settings)))
-        now = continuity(program.plan, progress, program.renamed_stores)
+        now = continuity(
+            program.plan, progress, program.renamed_stores, exactly_once=self.settings.exactly_once
+        )
         now.laid_out(environment.broker.partition_counts(), self._grouper)
         return now
 

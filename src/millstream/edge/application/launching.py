@@ -191,7 +191,9 @@ class Launch:
         existing = self.environment.broker.partition_counts()
         plan = self.program.matching(settings, existing)
         check_split_topics(plan, existing)
-        continues = continuity(plan, progress, self.program.renamed_stores)
+        continues = continuity(
+            plan, progress, self.program.renamed_stores, exactly_once=settings.exactly_once
+        )
         waits = settings.on_uneven_partitions == "wait"
         lay_out = continues.laid_out_evenly if waits else continues.laid_out
         layout = lay_out(existing, self.environment.grouper)

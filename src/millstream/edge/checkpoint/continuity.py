@@ -39,6 +39,7 @@ from millstream.core.topology.routing import Routing, check_routing, left_by, ro
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
+from millstream.edge.planning.plans import check_positions_of_ranges
 
 log = logging.getLogger("millstream.application")
 
@@ -150,9 +151,18 @@ class Continuity:
 
 
 def continuity(
-    plan: Plan, progress: CheckpointProgress | None, renamed_stores: Mapping[str, str]
+    plan: Plan,
+    progress: CheckpointProgress | None,
+    renamed_stores: Mapping[str, str],
+    *,
+    exactly_once: bool,
 ) -> Continuity:
-    """Fit a plan to a checkpoint."""
+    """Fit a plan to a checkpoint. It keeps the key ranges of the checkpoint's state.
+
+    Raises:
+        StoreError: If a store does not fit its state.
+        SettingsError: If, under exactly once, key ranges of the checkpoint do not publish their positions.
+    """
     before = Remembered()
     if progress is not None:
         previous = Remembered.from_offset(progress.previous)
@@ -160,7 +170,10 @@ def continuity(
     before = before.renamed(renamed_stores, plan.application_id)
     numbered = continued(plan, before.parts)
     check_stores(before.stores, numbered.store_fingerprints())
-    return Continuity(with_ranges_of_state(numbered, before.routing), before, renamed_stores)
+    kept = with_ranges_of_state(numbered, before.routing)
+    if exactly_once:
+        check_positions_of_ranges(kept)
+    return Continuity(kept, before, renamed_stores)
 
 
 def rebuilds(progress: CheckpointProgress | None, can_rebuild: Callable[[], bool]) -> bool:

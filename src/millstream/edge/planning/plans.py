@@ -30,8 +30,8 @@ def planned(
             "stream or a table; a test driver runs the topology as it is"
         )
     plan = divided_plan(plan, settings.parallelism)
-    if settings.exactly_once and plan.changelogs:
-        _check_positions_of_ranges(plan)
+    if settings.exactly_once:
+        check_positions_of_ranges(plan)
     return plan
 
 
@@ -42,10 +42,16 @@ def _split(topology: Topology, application_id: str, settings: Settings, existing
     return topology.plan(application_id, through_shuffle=False, existing=existing)
 
 
-def _check_positions_of_ranges(plan: Plan) -> None:
-    """Check that each key range publishes its position with its results. A range without changelog topics publishes nothing."""
+def check_positions_of_ranges(plan: Plan) -> None:
+    """Check, for exactly once, that each key range publishes its position with its results if any task has changelog topics.
+
+    A range without changelog topics publishes nothing.
+
+    Raises:
+        SettingsError: If ranges do not publish their positions.
+    """
     for sub in plan.subtopologies:
-        if sub.ranges > 1 and not sub.changelogs:
+        if plan.changelogs and sub.ranges > 1 and not sub.changelogs:
             raise SettingsError(
                 f"sub-topology {sub.id}, which reads {', '.join(map(repr, sub.source_topics))}, has no store with a changelog topic, but "
                 "others have. Its key ranges cannot publish their positions with their results under exactly_once, so a start "

@@ -77,7 +77,12 @@ def _continued(
         check_split_topics(plan, existing)
         location = application.settings.checkpoint(application.id)
         progress = _progress(application, location)
-        now = continuity(plan, progress, application._program.renamed_stores)
+        now = continuity(
+            plan,
+            progress,
+            application._program.renamed_stores,
+            exactly_once=application.settings.exactly_once,
+        )
         layout = now.laid_out(existing, application._grouper)
     except MillstreamError as error:
         return replace(report, problems=(*report.problems, str(error)))

@@ -93,7 +93,7 @@ def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
         last_records=lambda topic, last, serdes: [(0, 7, 1_000, topic, last)],
     )
     made = RunningApplication("app", resources)
-    made._run.continues = continuity(plan(), None, {}), {}
+    made._run.continues = continuity(plan(), None, {}, exactly_once=False), {}
     yield made
     made._run.release()
 
@@ -165,7 +165,7 @@ def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corr
     builder = ms.StreamsBuilder()
     calls = ms.stores.options("calls", changelog=changelog)
     builder.stream("in").map_values_async(str, store=calls).to("out")
-    running._run.continues = continuity(builder.build().plan("app"), None, {}), {}
+    running._run.continues = continuity(builder.build().plan("app"), None, {}, exactly_once=False), {}
 
     def ordered_after(batch: int, *, repeated: bool) -> bool:
         running._requests.answer("batch", CommittedBatch(batch, [], repeated))
@@ -474,7 +474,7 @@ class TestBehindTheShuffle:
     def behind(self, running: RunningApplication, group: AwayOnce) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
-        running._run.continues = continuity(builder.build().plan("app"), None, {}), {}
+        running._run.continues = continuity(builder.build().plan("app"), None, {}, exactly_once=False), {}
         group._away = False
 
     def batch(self, running: RunningApplication, **unfinished_of: int) -> None:

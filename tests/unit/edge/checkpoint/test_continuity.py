@@ -8,14 +8,21 @@ from typing import Any, ClassVar
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import CheckpointError, IncompatibleTopologyError, TopicRecreatedError
+from millstream.core.model.errors import (
+    CheckpointError,
+    IncompatibleTopologyError,
+    SettingsError,
+    TopicRecreatedError,
+)
 from millstream.core.ports import TopicFacts
 from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.state.segments.log import Manifest, encode_manifest
+from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
+from millstream.core.topology.routing import routing_of
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.edge.checkpoint.continuity import (
     Continuity,
@@ -49,7 +56,9 @@ def remembered(plan: Plan) -> dict[str, Any]:
 def going_on(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) -> Continuity:
     offset = remembered(before)
     names = with_additional_stores(renamed or {}, plan.keepers)
-    return continuity(plan, CheckpointProgress(3, True, False, 2, offset, offset, 3), names)
+    return continuity(
+        plan, CheckpointProgress(3, True, False, 2, offset, offset, 3), names, exactly_once=False
+    )
 
 
 def left(*counts: int) -> list[bytes]:
@@ -114,7 +123,7 @@ def tables(*topics: str) -> Plan:
 
 
 def going_on_from(plan: Plan, progress: CheckpointProgress | None) -> Continuity:
-    return continuity(plan, progress, {})
+    return continuity(plan, progress, {}, exactly_once=False)
 
 
 class TestATopicThatAnEditTakesOutAndALaterOnePutsBack:
@@ -184,3 +193,24 @@ class TestRebuilding:
     @staticmethod
     def nobody_asks() -> bool:
         raise AssertionError("asked")
+
+
+def test_key_ranges_of_the_checkpoint_must_publish_their_positions_like_those_of_the_settings() -> None:
+    def built(changelog: Any) -> Plan:
+        builder = ms.StreamsBuilder()
+        builder.stream("clicks").group_by_key().count(store=ms.stores.options("counts", changelog="kafka"))
+        builder.stream("orders").group_by_key().count(store=ms.stores.options("others", changelog=changelog))
+        return builder.build().plan("app")
+
+    before = divided_plan(built("kafka"), 4)
+    partitions = {"clicks": 1, "orders": 1}
+    layout = continuity(before, None, {}, exactly_once=True).laid_out(partitions, default_grouper)
+    parts = {str(sub.id): [sorted(sub.source_topics), list(sub.stores), 16] for sub in before.subtopologies}
+    offset = {**remembered(before), "routing": routing_of(before, layout).to_json(), "parts": parts}
+    progress = CheckpointProgress(3, True, False, 2, offset, offset, 3)
+    assert continuity(built("kafka"), progress, {}, exactly_once=True).plan.subtopologies[1].ranges > 1
+    assert continuity(built("spark"), progress, {}, exactly_once=False).plan.subtopologies[1].ranges > 1
+    with pytest.raises(
+        SettingsError, match="sub-topology 1, which reads 'orders', has no store with a changelog"
+    ):
+        continuity(built("spark"), progress, {}, exactly_once=True)

@@ -92,7 +92,7 @@ class Program:
         return self.topology.plan("app", existing=self.partitions)
 
     def continuing(self, checkpoint: CheckpointProgress | None) -> tuple[Continuity, Layout]:
-        found = continuity(self.plan(), checkpoint, self.renamed)
+        found = continuity(self.plan(), checkpoint, self.renamed, exactly_once=False)
         return found, found.laid_out(self.partitions, self.grouper)
 
     def checkpoint(
@@ -437,14 +437,14 @@ class TestRecordsThatTasksHold:
 
 def test_a_start_waits_for_equal_numbers_of_partitions_like_a_running_application() -> None:
     before = program(joined(same, same))
-    found = continuity(before.plan(), before.checkpoint(), {})
+    found = continuity(before.plan(), before.checkpoint(), {}, exactly_once=False)
     grown = {**before.partitions, "in": 6}
     with pytest.raises(CoPartitioningError):
         found.laid_out(grown, default_grouper)
     assert found.laid_out_evenly(grown, default_grouper) == found.laid_out(before.partitions, default_grouper)
     both = {**grown, "other": 6}
     assert found.laid_out_evenly(both, default_grouper) == found.laid_out(both, default_grouper)
-    new = continuity(before.plan(), None, {})
+    new = continuity(before.plan(), None, {}, exactly_once=False)
     with pytest.raises(CoPartitioningError, match="'in' has 6, 'other' has 4"):
         new.laid_out_evenly(grown, default_grouper)
 
