@@ -8,6 +8,7 @@ time of their partition.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -52,16 +53,23 @@ class Division:
         Raises:
             StoreError: If a key is not in the range of the task.
         """
-        first = task.partition // self.before * self.ranges
-        shares: dict[TaskId, list[StoreChange]] = {}
+        shares: dict[int, list[StoreChange]] = defaultdict(list)
         for change in changes:
-            number = first + range_of(key_of(change[0]), self.ranges)
-            shares.setdefault(TaskId(task.subtopology, number), []).append(change)
-        if not shares.keys() <= set(self.tasks(task)):
+            shares[range_of(key_of(change[0]), self.ranges)].append(change)
+        return {self.task_of(task, number): share for number, share in shares.items()}
+
+    def task_of(self, task: TaskId, number: int) -> TaskId:
+        """Return the task that takes over the keys of a task that are in a new range of the partition.
+
+        Raises:
+            StoreError: If the keys of the range do not belong to the task.
+        """
+        found = TaskId(task.subtopology, task.partition // self.before * self.ranges + number)
+        if found not in self.tasks(task):
             raise StoreError(
                 f"the state of task {task} cannot be divided: it has keys of other key ranges. Leave parallelism= as it was"
             )
-        return shares
+        return found
 
 
 def manifest_of_share(manifest: Manifest, kept: Mapping[int, tuple[int, int]], token: str) -> Manifest:

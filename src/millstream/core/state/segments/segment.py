@@ -35,10 +35,22 @@ def encode(changes: Sequence[StoreChange]) -> bytes:
     ordered = sorted(changes, key=_KEY)
     keys = [key for key, _ in ordered]
     values = [value for _, value in ordered]
-    key_sizes = _little(array("i", map(len, keys)))
-    value_sizes = _little(array("i", (-1 if value is None else len(value) for value in values)))
-    body = b"".join((key_sizes, value_sizes, *keys, *(value for value in values if value)))
-    rest = _HEAD.pack(0, _FORMAT, len(ordered))[4:] + body
+    key_sizes = array("i", map(len, keys))
+    value_sizes = array("i", (-1 if value is None else len(value) for value in values))
+    return assembled(key_sizes, value_sizes, [*keys, *(value for value in values if value)])
+
+
+def assembled(
+    key_sizes: array[int], value_sizes: array[int], keys_and_values: Iterable[bytes | memoryview]
+) -> bytes:
+    """Return the segment of changes that are in key order.
+
+    Args:
+        value_sizes: Lengths of the values, -1 for a deletion.
+        keys_and_values: The bytes of all keys, and then of all values, in any number of parts.
+    """
+    head = _HEAD.pack(0, _FORMAT, len(key_sizes))[4:]
+    rest = b"".join((head, _little(key_sizes), _little(value_sizes), *keys_and_values))
     return struct.pack("<I", zlib.crc32(rest)) + rest
 
 

@@ -14,18 +14,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import IncompatibleTopologyError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.runtime.batch_plan import DividedState
-from millstream.core.state.division.entry_keys import EntryKeys
+from millstream.core.state.division.entry_keys import EntryKeys, same_key
 from millstream.core.state.division.shares import Division, manifest_of_share
-from millstream.core.state.segments import segment as codec
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.stored import state_of
+from millstream.drivers.spark.executor.key_hashing import ranges_of
+from millstream.drivers.spark.executor.segment_columns import by_number, columns_of, segment_of
 from millstream.drivers.spark.executor.statelog import packed, unpacked
 from millstream.drivers.spark.share_files import MANIFEST, ShareWriter
 
@@ -60,10 +62,14 @@ class SharesOfTask:
             return
         store, _ = self.groups.pop(sequence)
         where = f"segment {sequence} of store {store!r}, task {self.task.id}"
-        changes = codec.decode(unpacked(data, where), where)
+        changes, division = columns_of(unpacked(data, where), where), self.task.division
+        entry_keys = changes["key"].combine_chunks()
         key_of = self.task.keys.of(store)
-        for task, share in self.task.division.shares(self.task.id, changes, key_of).items():
-            written = packed(codec.encode(share))
+        keys = (
+            entry_keys if key_of is same_key else pa.array(map(key_of, entry_keys.to_pylist()), pa.binary())
+        )
+        for number, share in by_number(changes, ranges_of(keys, division.ranges)):
+            task, written = division.task_of(self.task.id, number), packed(segment_of(share))
             self.writers[task].add(sequence, written)
             self.kept.setdefault(task, {})[sequence] = (len(written), len(share))
 

@@ -19,15 +19,14 @@ _M = np.uint32(0x5BD1E995)
 
 
 def murmur2(keys: pa.Array) -> Any:
-    """Hash a binary column.
+    """Hash a column of the type binary or large_binary.
 
     Returns:
         A numpy array of unsigned 32-bit hashes.
     """
     _, offset_buffer, data_buffer = keys.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(
-        np.int64
-    )
+    width = np.int64 if pa.types.is_large_binary(keys.type) else np.int32
+    offsets = np.frombuffer(offset_buffer, width)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     data = np.zeros((len(data_buffer) if data_buffer else 0) + 4, dtype=np.uint8)
     if data_buffer:
         data[:-4] = np.frombuffer(data_buffer, dtype=np.uint8)
@@ -61,6 +60,11 @@ def _finished(data: Any, starts: Any, lengths: Any, h: Any) -> Any:
         h[rows] = (h[rows] ^ tail) * _M
     h = (h ^ (h >> np.uint32(13))) * _M
     return h ^ (h >> np.uint32(15))
+
+
+def ranges_of(keys: pa.Array, ranges: int) -> Any:
+    """Return the numbers of the key ranges of a binary column, as :func:`millstream.core.model.partitioning.range_of` does."""
+    return ((murmur2(keys).astype(np.uint64) * np.uint64(ranges)) >> np.uint64(HASH_BITS)).astype(np.int64)
 
 
 def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int, pa.RecordBatch]]:
@@ -99,7 +103,7 @@ def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = Fal
         contains the partition times after all records, and the steps.
     """
     keys, timestamps = batch.column("key"), batch.column("timestamp").to_numpy()
-    numbers = (murmur2(keys).astype(np.uint64) * np.uint64(ranges)) >> np.uint64(HASH_BITS)
+    numbers = ranges_of(keys, ranges)
     running = keyed = valued = _running(timestamps)
     batch = batch.append_column("before", pa.array(running[:-1]))
     keyed_rows = keys.is_valid().to_numpy(zero_copy_only=False)
@@ -114,7 +118,7 @@ def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = Fal
     end = Times(int(running[-1]), int(keyed[-1]), int(valued[-1]))
     metadata = {**(batch.schema.metadata or {}), **wire.times_metadata(end, steps)}
     taken = batch.take(pa.array(np.argsort(numbers, kind="stable"))).replace_schema_metadata(metadata)
-    counts = np.bincount(numbers.astype(np.int64), minlength=ranges)
+    counts = np.bincount(numbers, minlength=ranges)
     ends = np.cumsum(counts)
     return [taken.slice(int(ends[r] - counts[r]), int(counts[r])) for r in range(ranges)]
 

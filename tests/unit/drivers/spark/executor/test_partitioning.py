@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from millstream.core.model.partitioning import murmur2 as murmur2_of_one
-from millstream.core.model.partitioning import partition_of
+from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.record import Records
-from millstream.drivers.spark.executor.key_hashing import murmur2, split_by_partition
+from millstream.drivers.spark.executor.key_hashing import murmur2, ranges_of, split_by_partition
 from millstream.drivers.spark.wire import to_arrow
 
 KEYS = [
@@ -27,6 +27,12 @@ KEYS = [
 
 def test_hashes_as_one_key_at_a_time() -> None:
     assert murmur2(pa.array(KEYS, pa.binary())).tolist() == [murmur2_of_one(key) for key in KEYS]
+
+
+@pytest.mark.parametrize("ranges", [1, 4, 16, 256])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
+def test_finds_the_ranges_of_a_column(kind: pa.DataType, ranges: int) -> None:
+    assert ranges_of(pa.array(KEYS, kind), ranges).tolist() == [range_of(key, ranges) for key in KEYS]
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 3), (4, 3), (9, 1), (5, 0), (0, 10)])

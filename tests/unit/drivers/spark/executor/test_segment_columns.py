@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import StoreChange
 from millstream.core.state.segments import segment
-from millstream.drivers.spark.executor.segment_columns import bounds_of, columns_of, divided, newest
+from millstream.drivers.spark.executor.segment_columns import (
+    bounds_of,
+    by_number,
+    columns_of,
+    divided,
+    newest,
+    segment_of,
+)
 
 OLD: list[StoreChange] = [(b"", b""), (b"a", b"1"), (b"b", None), (b"c" * 600, b"x" * 70_000), (b"d", b"2")]
 NEW: list[StoreChange] = [(b"a", None), (b"b", b"3"), (b"bb", b""), (b"c" * 600, b"4")]
@@ -22,6 +32,23 @@ def listed(*runs: object) -> list[StoreChange]:
 @pytest.mark.parametrize("changes", [OLD, NEW, []])
 def test_columns_have_what_a_segment_has(changes: list[StoreChange]) -> None:
     assert listed(run_of(changes)) == changes
+
+
+CHANGES = st.dictionaries(st.binary(max_size=9), st.none() | st.binary(max_size=9), max_size=20)
+
+
+@given(changes=CHANGES, data=st.data())
+def test_is_divided_by_number_into_segments_as_they_are_encoded_one_by_one(
+    changes: dict[bytes, bytes | None], data: st.DataObject
+) -> None:
+    ordered: list[StoreChange] = sorted(changes.items())
+    numbers = data.draw(st.lists(st.integers(0, 5), min_size=len(ordered), max_size=len(ordered)))
+    wanted = {
+        number: segment.encode([change for change, own in zip(ordered, numbers) if own == number])
+        for number in sorted(set(numbers))
+    }
+    parts = by_number(columns_of(segment.encode(ordered), "here"), np.array(numbers, np.int64))
+    assert {number: segment_of(part) for number, part in parts} == wanted
 
 
 def test_of_a_repeated_key_the_newest_change_remains() -> None:
