@@ -107,7 +107,7 @@ soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 si
 	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
 	MILLSTREAM_TEST_FLIPS=1000 $(BIN)/python -m pytest tests/unit/drivers/test_damage.py tests/unit/edge/checkpoint/test_flips.py \
 		tests/unit/drivers/spark/executor/test_flips_in_global_copies.py tests/integration/test_damaged_checkpoints.py
-	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration
+	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration tests/cli
 	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
 	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls,fan-out --guarantee exactly_once \

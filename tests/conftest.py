@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.testing import EmbeddedKafka
+from proofs.sizes import FULL
 
 settings.register_profile(
     "millstream",
@@ -52,11 +53,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     _SESSIONS.append(session)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files that need a broker or Spark first, beginning with the longest time limits, and files that only compute last.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests for ``make soak``. Put files that need a broker or Spark first, beginning with the longest time limits, and files that only compute last.
 
     The first mostly wait, so several of them share the processor. At the end, files that only compute leave no core idle.
     """
+    if not FULL and (later := [item for item in items if item.get_closest_marker("soak")]):
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in later]
     order: dict[Path, tuple[bool, float]] = {}
     for item in items:
         waits = any(item.get_closest_marker(name) for name in ("broker", "spark"))

@@ -123,6 +123,7 @@ def test_keep_leaves_everything_running_and_prints_commands_that_work(
     assert (demo.left_processes(), demo.left_files()) == ([], [])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("moment", ["starting Spark ...", "initialising tasks ...", "counting words ..."])
 def test_ctrl_c_stops_everything(tmp_path: Path, demos: list[Demo], moment: str) -> None:
     demo = Demo(tmp_path, "--lines", "1000000")
@@ -135,6 +136,7 @@ def test_ctrl_c_stops_everything(tmp_path: Path, demos: list[Demo], moment: str)
     assert (demo.left_processes(), demo.left_files()) == ([], [])
 
 
+@pytest.mark.soak
 def test_a_failure_is_reported_with_the_path_of_the_log(tmp_path: Path, demos: list[Demo]) -> None:
     demo = Demo(tmp_path, MILLSTREAM_KAFKA_JARS=str(tmp_path))
     demos.append(demo)

@@ -20,6 +20,7 @@ PARKED = 10_000
 """What a task parks before its topic is read no further (decision 0050)."""
 
 
+@pytest.mark.soak
 def test_what_cannot_be_called_yet_stays_in_its_topic(apps: Apps, tmp_path: Path) -> None:
     source, sink, go_on = apps.topic("in", 1), apps.topic("out", 1), tmp_path / "go on"
 

@@ -106,6 +106,7 @@ class Case:
             eventually(lambda: running.status().lag[self.source] == 0, "no lag")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_offset_of_the_topic_in_front_waits_for_what_the_shuffle_took_away(apps: Apps) -> None:
     cases = [Case(apps, guarantee) for guarantee in ("at_least_once", "exactly_once")]

@@ -104,6 +104,7 @@ def test_windows_close_once_with_all_their_records(apps: Apps) -> None:
     assert dict(closed).items() <= counted().items()
 
 
+@pytest.mark.soak
 def test_killed_in_the_middle_it_counts_the_same(apps: Apps, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     topics = topics_of(apps)
@@ -158,6 +159,7 @@ def test_a_join_finds_what_was_valid_at_the_time(apps: Apps, size: int) -> None:
     assert running.metrics()["buffered_records"] == 0
 
 
+@pytest.mark.soak
 def test_two_re_keyed_streams_meet_in_their_windows(apps: Apps) -> None:
     topics, other = topics_of(apps), apps.topic("other", 2)
     apps.kafka.produce(topics.input, backlog())

@@ -518,6 +518,7 @@ class TestABrokerThatGoesAway:
         yield made
         made.stop_all()
 
+    @pytest.mark.soak
     def test_while_nothing_happens(self, fragile_apps: Apps) -> None:
         kafka = fragile_apps.kafka
         source, sink = fragile_apps.topic("in"), fragile_apps.topic("out")
@@ -547,6 +548,7 @@ class TestABrokerThatGoesAway:
         running.stop()
         assert latest(kafka.consume(sink), ms.serdes.int64) == Counter(keys)
 
+    @pytest.mark.soak
     def test_does_not_end_a_run_to_the_end(self, fragile_apps: Apps) -> None:
         kafka, home = fragile_apps.kafka, fragile_apps.home
         source, sink = fragile_apps.topic("in", 1), fragile_apps.topic("out", 1)

@@ -115,6 +115,7 @@ def port(tmp_path: Path) -> Iterator[str]:
         server.wait(120)
 
 
+@pytest.mark.soak
 def test_transform_works_on_spark_connect_and_the_rest_says_so(port: str, tmp_path: Path) -> None:
     home = tmp_path / "client"
     home.mkdir()

@@ -138,6 +138,7 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(killed_kafka
     assert journals_of(committed, ms.serdes.string, ms.serdes.string) == {"a": ["1"]}
 
 
+@pytest.mark.soak
 def test_a_broker_that_has_not_loaded_the_offsets_of_a_group_is_found_out() -> None:
     with EmbeddedKafka(partitions=1) as kafka:
         kafka.create_topic("in")

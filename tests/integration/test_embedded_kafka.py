@@ -305,6 +305,7 @@ class TestACluster:
             assert "ReplicationFactor: 3" in described
             assert "min.insync.replicas=2" in described
 
+    @pytest.mark.soak
     def test_goes_on_while_one_broker_is_dead_and_stops_while_two_are(self, cluster: EmbeddedKafka) -> None:
         cluster.create_topic("kept")
         for number in range(3):

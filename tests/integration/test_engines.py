@@ -27,6 +27,7 @@ def counting(source: str, sink: str) -> ms.Topology:
     return builder.build()
 
 
+@pytest.mark.soak
 def test_engines_take_over_from_each_other(apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
     source, sink = apps.topic("input", 1), apps.topic("output", 1)
     topology = counting(source, sink)

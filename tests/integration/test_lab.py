@@ -104,6 +104,7 @@ def test_what_cannot_be_is_refused_and_what_runs_goes_on(lab: ms.Lab) -> None:
     assert lab.store("counts").get("here") == 1
 
 
+@pytest.mark.soak
 def test_a_closed_lab_deploys_again_and_a_new_lab_replaces_an_earlier_one(lab: ms.Lab) -> None:
     lab.deploy(words())
     lab.close()

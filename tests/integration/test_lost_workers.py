@@ -111,6 +111,7 @@ def test_a_worker_lost_in_the_first_micro_batch_is_replaced(apps: Apps, tmp_path
     )
 
 
+@pytest.mark.soak
 def test_a_first_micro_batch_that_kills_each_worker_ends_the_start(apps: Apps, tmp_path: Path) -> None:
     topology = passing_on(apps.topic("words"), apps.topic("results"), killing(tmp_path, 99))
     with pytest.raises(SparkRuntimeError):

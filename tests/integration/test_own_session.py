@@ -57,6 +57,7 @@ def program_run(
     )
 
 
+@pytest.mark.soak
 def test_workers_are_of_the_programs_python_and_find_its_modules(tmp_path: Path) -> None:
     """Two modules and a package beside the program, one of them imported in a worker for the first time.
 

@@ -56,6 +56,7 @@ def send(processes: list[psutil.Process], number: signal.Signals) -> None:
         process.send_signal(number)
 
 
+@pytest.mark.soak
 def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_path: Path) -> None:
     kafka = apps.kafka
     topics = Topics(*(apps.topic(name, 2) for name in ("input", "output", "ask", "contents")))

@@ -99,6 +99,7 @@ def test_what_is_not_set_has_a_default(tmp_path: Path, archive: Path) -> None:
     assert "//127.0.0.1:" in ui or "//localhost:" in ui
 
 
+@pytest.mark.soak
 def test_what_spark_submit_is_given_counts(tmp_path: Path) -> None:
     given = ["--master", "local[1]", "--driver-memory", "600m", "--name", "mine"]
     for setting in (
@@ -122,6 +123,7 @@ def test_what_spark_submit_is_given_counts(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.soak
 def test_the_file_of_defaults_counts(tmp_path: Path, archive: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.master  spark://nowhere:7077\n"

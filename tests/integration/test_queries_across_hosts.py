@@ -132,6 +132,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfHosts
         yield made
 
 
+@pytest.mark.soak
 def test_queries_reach_the_copies_of_other_hosts(kafka: EmbeddedKafka, cluster: ClusterOfHosts) -> None:
     counting = Counting(kafka, cluster)
     try:

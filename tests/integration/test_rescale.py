@@ -91,6 +91,7 @@ def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount,
     assert not remote.exists()
 
 
+@pytest.mark.soak
 def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCaptureFixture) -> None:
     counting.run(shuffle_partitions=2)
     with pytest.raises(SettingsError, match=r"has 2 shuffle partitions, but shuffle_partitions=3"):
@@ -123,6 +124,7 @@ def test_an_interrupted_micro_batch_is_completed_first(counting: WordCount) -> N
     assert found == dict(counting.expected)
 
 
+@pytest.mark.soak
 def test_a_rescale_that_was_cut_off_is_done_again(counting: WordCount) -> None:
     counting.run(shuffle_partitions=2)
     counting.rescale("--partitions", "4")

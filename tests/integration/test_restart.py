@@ -68,6 +68,7 @@ def test_stopped_by_sigterm_goes_on_where_it_was(apps: Apps, tmp_path: Path) -> 
     assert not check_journals(expected.journals, seen).breaks("exactly_once")  # it stopped between batches
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_goes_on_after_a_suspension_that_is_longer_than_the_timeout_of_sparks_heartbeats(
     apps: Apps, tmp_path: Path

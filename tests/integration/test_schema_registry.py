@@ -136,6 +136,7 @@ def test_a_registry_that_does_not_answer_costs_no_record(
         assert [record.value for record in driver.read("out")] == ["1"]
 
 
+@pytest.mark.soak
 def test_in_somebody_elses_query(apps: Apps, registry: Apicurio, spark: SparkSession) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
     data = client_writes(registry, ORDER, source, {"id": "a", "cents": 42})

@@ -17,6 +17,7 @@ from millstream.edge.cli.commands import app as command_line
 from millstream.testing.crash import Topics
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.processes import CrashedProgram
+from proofs.sizes import sized
 
 from .helpers import Apps, committed_records, eventually, lag, values_by_key
 from .topologies import counts_in_kafka
@@ -65,7 +66,7 @@ def test_a_second_driver_is_refused_while_the_first_one_lives(apps: Apps, tmp_pa
         )
 
 
-@pytest.mark.parametrize("same_machine", [True, False])
+@pytest.mark.parametrize("same_machine", sized([True], [True, False]))
 def test_a_driver_follows_one_that_was_killed(
     apps: Apps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_machine: bool
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_driver_follows_one_that_was_killed(
     assert set(values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)["a"]) == set(range(1, 21))
 
 
+@pytest.mark.soak
 def test_of_two_drivers_that_start_together_one_goes_on(apps_without_spark: Apps, tmp_path: Path) -> None:
     apps = apps_without_spark
     source, sink = apps.topic("in", 2), apps.topic("out", 2)

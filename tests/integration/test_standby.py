@@ -128,6 +128,7 @@ def test_a_driver_that_ends_is_followed_at_once_and_one_that_stood_still_ends(
         assert sorted(drivers.counts()) == [1, 2]
 
 
+@pytest.mark.soak
 def test_a_standby_with_a_checkpoint_of_its_own_does_not_take_over(
     apps_without_spark: Apps, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def by_key(records: Sequence[ConsumedRecord]) -> dict[str, list[str]]:
 
 
 class TestABacklog:
+    @pytest.mark.soak
     def test_of_a_fast_topic_and_a_slow_one_is_joined_as_if_it_were_sorted(self, apps: Apps) -> None:
         joined = Joined.of(apps, 3)
         orders, rates = spread("o", 200_000), spread("r", 1_000)
@@ -102,6 +103,7 @@ class TestABacklog:
         assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
         assert running.metrics()["enforced_records"] == 0
 
+    @pytest.mark.soak
     def test_without_idling_the_order_is_guessed_and_the_guesses_are_counted(self, apps: Apps) -> None:
         joined = Joined.of(apps, 1)
         orders, rates = spread("o", 20_000), spread("r", 1_000)

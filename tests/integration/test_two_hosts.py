@@ -127,6 +127,7 @@ def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> 
     assert (len(marks), len({mark.checkpoint for mark in marks.values()})) == (2, 1)
 
 
+@pytest.mark.soak
 def test_of_two_copies_of_one_checkpoint_the_later_start_goes_on(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
     topology, lines, other = counts_in_kafka(source, sink), Lines(apps, source), tmp_path / "copied"
@@ -157,6 +158,7 @@ def test_of_two_copies_of_one_checkpoint_the_later_start_goes_on(apps: Apps, tmp
         apps.start(topology, **ONCE)
 
 
+@pytest.mark.soak
 def test_a_lost_checkpoint_is_no_reason_to_send_everything_again(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("k", "v")] * 10)

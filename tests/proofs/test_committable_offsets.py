@@ -60,6 +60,7 @@ def produce_with_gaps(apps: Apps, topic: str, keys: Keys) -> None:
         producer.commit_transaction()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("guarantee", sized(["at_least_once"], ["at_least_once", "exactly_once"]))
 def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, guarantee: str) -> None:
     keys = spread_keys(sized(2_000, 60_000), KEYS)

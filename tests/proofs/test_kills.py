@@ -44,10 +44,7 @@ OTHERS: tuple[Target, ...] = ("host", "broker", "transaction")
 
 Round = tuple[Guarantee, int, tuple[Target, ...]]
 
-SHORT: list[Round] = [
-    ("exactly_once", 15, ("program", "worker", "async-worker")),
-    ("at_least_once", 16, ("driver", "worker", "async-worker")),
-]
+SHORT: list[Round] = [("exactly_once", 15, ("program", "worker", "async-worker"))]
 LONG: list[Round] = [
     *(("at_least_once", 100 + number, MAIN * 2 + MAIN[:2]) for number in range(5)),
     *(("exactly_once", 200 + number, MAIN + OTHERS + MAIN[1:]) for number in range(5)),
