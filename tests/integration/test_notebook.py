@@ -68,7 +68,6 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebo
         yield Notebook(client)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_cells_run_in_order_and_some_of_them_again(notebook: Notebook) -> None:
     notebook.run_to("lab.deploy(topology)")
