@@ -360,6 +360,16 @@ def test_in_columns_a_session_that_can_no_longer_be_read_is_not_merged() -> None
     assert in_columns.outcomes[0].sends[0][1].values == [b"1", b"1", b"1"]
 
 
+def test_in_columns_a_late_record_does_not_read_the_sessions_that_have_closed() -> None:
+    made = sessions((TEXT, INT), 1, 0, 10_000, "count", "nothing", None)
+    closed = [(0, b"a", None, 10 * number, ()) for number in range(100)]
+    rows = [(0, b"a", None, 3, ()), (0, b"a", None, 1_000, ())]
+    with patch.object(session_columns, "each", side_effect=AssertionError("not in columns")):
+        done = run(made, [(closed, None), (rows, None)], "fail")
+    assert done.outcomes[1].metrics.dropped == {"late for a session": 1}
+    assert done.outcomes[1].sends[0][1].timestamps == [1_000]
+
+
 def test_in_columns_a_session_whose_value_does_not_fit_its_serde_fails_its_record_only() -> None:
     made = sessions((TEXT, PICKY), 4, 0, 0, "max", "nothing", None)
     rows = [

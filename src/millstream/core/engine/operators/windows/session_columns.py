@@ -46,11 +46,9 @@ def _compile_in_columns(node: SessionAggregate, compiled: Compiled) -> Form | No
     in_order_of_keys = node.store.value.immutable and not (node.store.by_time or node.store.strict)
     kept_back = node.emit.at_close or compiled.late(node) is not None or compiled.caches.of(node) is not None
     form = None if node.fold is None or kept_back or not in_order_of_keys else behind(node, compiled)
-    return (
-        None
-        if form is None
-        else Form(_SessionAggregation(node, compiled, form.call).take, form.calls_functions)
-    )
+    if form is None:
+        return None
+    return Form(_SessionAggregation(node, compiled, form.call).take, form.calls_functions)
 
 
 class SessionKeys(Column):
@@ -137,7 +135,8 @@ class _SessionAggregation:
         time = self._memory.get("time", -1)
         if self._retention < self._wait or self._store.oldest > max(time - self._wait, 0) + 1:
             return each(columns, self._row, self._runtime)
-        batch = _Batch(self._store, min(columns.timestamps) - self._gap, max(columns.timestamps) + self._gap)
+        first = max(min(columns.timestamps) - self._gap, time - self._wait)
+        batch = _Batch(self._store, first, max(columns.timestamps) + self._gap)
         results = _Results([], [], [], [])
         done = self._merge(keys, values, columns.timestamps, batch, results)
         batch.write()
