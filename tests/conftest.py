@@ -54,7 +54,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests for ``make soak``. Put files that need a broker or Spark first, beginning with the longest time limits, and files that only compute last.
+    """Leave out tests for ``make soak``. Put files with the longest time limits of those that need a broker or Spark first.
+
+    Files that only compute come last.
 
     The first mostly wait, so several of them share the processor. At the end, files that only compute leave no core idle.
     """

@@ -18,7 +18,6 @@ FOREVER: Final = (1 << 63) - 1
 """The latest possible time, ms since the epoch."""
 
 _TIME: Final = struct.Struct(">Q")
-_TIMES: Final = struct.Struct(">QQ")
 _BEHIND: Final = b"\x80"
 
 pack_time = _TIME.pack
@@ -55,12 +54,6 @@ def time_at(entry: bytes, index: int) -> int:
     """Return the time at a byte position in an entry's key. Negative positions count from the end."""
     time: int = _TIME.unpack_from(entry, index if index >= 0 else len(entry) + index)[0]
     return time
-
-
-def times_at(entry: bytes, index: int) -> tuple[int, int]:
-    """Return the two times from a byte position in an entry's key."""
-    first, second = _TIMES.unpack_from(entry, index)
-    return first, second
 
 
 def checked_time(store: str, what: str, time: int) -> int:

@@ -10,7 +10,7 @@ time is the largest session end put.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 from millstream.core.model.errors import StoreError
@@ -178,16 +178,6 @@ class SessionStore(Generic[K, V]):
     def oldest(self) -> int:
         """The first readable session end, ms since the epoch."""
         return self._slices.oldest
-
-    def reader(
-        self, earliest_end: int, latest_start: int
-    ) -> Callable[[bytes], Iterator[tuple[int, int, Any]]]:
-        """Return a function that iterates over end, start and entry of the sessions of a serialised key; see :meth:`find_sessions`.
-
-        The store must be ordered by key. The function may be called until the store is written.
-        """
-        assert isinstance(self._layout, SessionsByKey)
-        return self._layout.reader(self._slices, max(earliest_end, self._slices.oldest), latest_start)
 
     def write_batch(self, changes: Iterable[tuple[bytes, int, int, Any]], time: int) -> None:
         """Set the entries (serialised key, start, end, entry) of sessions; None removes a session. Sessions that have expired are left out.

@@ -17,11 +17,11 @@ with the latest start first, as from the in-memory store of Kafka Streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, groupby
 from typing import Any, TypeAlias
 
-from millstream.core.state.keys import FOREVER, after, closed, pack_time, split, time_at, times_at
+from millstream.core.state.keys import FOREVER, after, closed, pack_time, split, time_at
 from millstream.core.state.overlay import Overlay
 from millstream.core.state.slices import Slices, scan, scan_key
 
@@ -56,24 +56,6 @@ class SessionsByKey:
             for stored, entry in entries
             if (start := time_at(stored, ends + 8)) <= latest_start
         )
-
-    def reader(
-        self, slices: Slices, first: int, latest_start: int
-    ) -> Callable[[bytes], Iterator[tuple[int, int, Any]]]:
-        """Return a function that iterates over end, start and entry of the sessions of a key, in order of end and start."""
-        rows = [each.rows for each in slices.between(first, FOREVER)]
-        earliest = pack_time(first)
-
-        def read(key: bytes) -> Iterator[tuple[int, int, Any]]:
-            begin = closed(key)
-            ends, low, high = len(begin), begin + earliest, after(key)
-            for each in rows:
-                for stored, entry in each.scan_under(begin, low, high, reverse=False):
-                    end, start = times_at(stored, ends)
-                    if start <= latest_start:
-                        yield end, start, entry
-
-        return read
 
     def of_keys(
         self,

@@ -26,8 +26,8 @@ from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.stored import state_of
-from millstream.drivers.spark.executor.key_hashing import ranges_of
-from millstream.drivers.spark.executor.segment_columns import by_number, columns_of, segment_of
+from millstream.drivers.spark.executor.key_hashing import by_number, ranges_of
+from millstream.drivers.spark.executor.segment_columns import columns_of, segment_of
 from millstream.drivers.spark.executor.statelog import packed, unpacked
 from millstream.drivers.spark.share_files import MANIFEST, ShareWriter
 
@@ -68,7 +68,10 @@ class SharesOfTask:
         keys = (
             entry_keys if key_of is same_key else pa.array(map(key_of, entry_keys.to_pylist()), pa.binary())
         )
-        for number, share in by_number(changes, ranges_of(keys, division.ranges)):
+        shares = by_number(changes, ranges_of(keys, division.ranges), division.ranges)
+        for number, share in enumerate(shares):
+            if not len(share):
+                continue
             task, written = division.task_of(self.task.id, number), packed(segment_of(share))
             self.writers[task].add(sequence, written)
             self.kept.setdefault(task, {})[sequence] = (len(written), len(share))

@@ -5,7 +5,8 @@ Computes the same hash as ``millstream.core.model.partitioning.murmur2``, withou
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +68,24 @@ def ranges_of(keys: pa.Array, ranges: int) -> Any:
     return ((murmur2(keys).astype(np.uint64) * np.uint64(ranges)) >> np.uint64(HASH_BITS)).astype(np.int64)
 
 
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
+
+
+def by_number(rows: _Rows, numbers: Any, count: int) -> list[_Rows]:
+    """Divide rows by a number per row. The order of the rows with the same number is kept.
+
+    Args:
+        numbers: A numpy array of whole numbers below ``count``.
+
+    Returns:
+        The rows of each number from 0, possibly none.
+    """
+    small = numbers.astype(np.uint16) if count <= 1 << 16 else numbers  # numpy sorts them ten times as fast
+    taken = rows.take(pa.array(np.argsort(small, kind="stable")))
+    counts = np.bincount(numbers, minlength=count).tolist()
+    return [taken.slice(end - size, size) for end, size in zip(accumulate(counts), counts)]
+
+
 def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int, pa.RecordBatch]]:
     """Split a batch by partition. The order within a partition is kept.
 
@@ -82,13 +101,7 @@ def split_by_partition(batch: pa.RecordBatch, partitions: int) -> list[tuple[int
         chosen = batch.column("partition").to_numpy()
         numbers = np.where(chosen < 0, numbers, chosen)
         batch = batch.drop_columns(["partition"])
-    order = np.argsort(numbers, kind="stable")
-    counts = np.bincount(numbers, minlength=partitions)
-    ends = np.cumsum(counts)
-    taken = batch.take(pa.array(order))
-    return [
-        (p, taken.slice(int(ends[p] - counts[p]), int(counts[p]))) for p in range(partitions) if counts[p]
-    ]
+    return [(number, part) for number, part in enumerate(by_number(batch, numbers, partitions)) if len(part)]
 
 
 def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = False) -> list[pa.RecordBatch]:
@@ -117,10 +130,7 @@ def split_by_range(batch: pa.RecordBatch, ranges: int, *, with_steps: bool = Fal
     steps = _steps(running[1:], keyed[1:], valued[1:], valued_rows) if with_steps else None
     end = Times(int(running[-1]), int(keyed[-1]), int(valued[-1]))
     metadata = {**(batch.schema.metadata or {}), **wire.times_metadata(end, steps)}
-    taken = batch.take(pa.array(np.argsort(numbers, kind="stable"))).replace_schema_metadata(metadata)
-    counts = np.bincount(numbers, minlength=ranges)
-    ends = np.cumsum(counts)
-    return [taken.slice(int(ends[r] - counts[r]), int(counts[r])) for r in range(ranges)]
+    return by_number(batch.replace_schema_metadata(metadata), numbers, ranges)
 
 
 def _running(timestamps: Any) -> Any:

@@ -1,8 +1,9 @@
 """Changes of a store as columns, for restores and divisions: a table with the keys and the values, null for a deletion.
 
-A restore reads, divides, merges and sorts millions of changes, and a division among key ranges reads, divides and writes them. Arrow does this for a whole column at once, over the bytes of the
-segments, at a quarter of the time of a list of byte strings. The byte strings are created last, in key order and a few thousand at a
-time, so that they are still in the processor's cache when the local copy takes them.
+A restore reads, divides, merges and sorts millions of changes, and a division among key ranges reads, divides and writes them. Arrow does
+this for a whole column at once, over the bytes of the segments, at a quarter of the time of a list of byte strings. A restore creates the
+byte strings last, in key order and a few thousand at a time, so that they are still in the processor's cache when the local copy takes
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -62,20 +63,6 @@ def _bytes_of(column: pa.Array) -> memoryview:
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[[column.offset, column.offset + len(column)]]
     return memoryview(data)[slice(*ends)] if data else memoryview(b"")
-
-
-def by_number(changes: pa.Table, numbers: Any) -> Iterator[tuple[int, pa.Table]]:
-    """Divide changes by a number per change. The order of the changes with the same number is kept.
-
-    Args:
-        numbers: A numpy array of integers from 0 to 65,535, which numpy sorts ten times as fast as larger ones.
-    """
-    ordered = changes.take(np.argsort(numbers.astype(np.uint16), kind="stable"))
-    start = 0
-    for number, count in enumerate(np.bincount(numbers).tolist()):
-        if count:
-            yield number, ordered.slice(start, count)
-        start += count
 
 
 def divided(changes: pa.Table, bounds: Sequence[bytes]) -> list[pa.Table]:

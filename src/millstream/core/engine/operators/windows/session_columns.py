@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, repeat
-from operator import add
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress, islice, repeat
 from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
@@ -27,16 +26,14 @@ from millstream.core.engine.columns import Form, behind, columns_of, each
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.operators.aggregations import needs_values
 from millstream.core.engine.operators.windows.session_windows import LATE, aggregation_of
-from millstream.core.engine.operators.windows.window_columns import complete
+from millstream.core.engine.operators.windows.window_columns import KeysInWindows, complete
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
-from millstream.core.model.windowed import Windowed
 from millstream.core.topology.window_nodes import SessionAggregate
 
 _BOUNDS: Final = struct.Struct(">qq")
 _MOST_STORED: Final = 64
 """Stored sessions of a key that a batch reads at most."""
-_windowed: Any = tuple.__new__
 _Session = tuple[int, int, Any]
 """End, start and aggregate of a session."""
 
@@ -51,34 +48,27 @@ def _compile_in_columns(node: SessionAggregate, compiled: Compiled) -> Form | No
     return Form(_SessionAggregation(node, compiled, form.call).take, form.calls_functions)
 
 
-class SessionKeys(Column):
-    """Keys in sessions, serialised from the bytes of the keys."""
+class SessionKeys(KeysInWindows):
+    """Keys in sessions."""
 
-    __slots__ = ("_ends", "_key", "_keys", "_starts")
+    __slots__ = ("_ends",)
 
     def __init__(self, keys: Column, serde: Serde[Any], starts: Sequence[int], ends: Sequence[int]) -> None:
-        super().__init__()
-        self._keys, self._key, self._starts, self._ends = keys, serde, starts, ends
+        super().__init__(keys, serde, starts)
+        self._ends = ends
 
-    def objects(self) -> list[Any]:
-        if self.known is None:
-            fields = zip(self._keys.objects(), self._starts, self._ends)
-            self.known = list(map(_windowed, repeat(Windowed), fields))
-        return self.known
+    def window_ends(self) -> Iterable[int]:
+        return self._ends
 
-    def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
-        if not serdes.writes_sessions_of(serde, self._key):
-            return [*map(serde.serialize, self.objects())]
-        keys: Any = self._keys.serialised(self._key)
-        return list(map(add, keys, map(_BOUNDS.pack, self._ends, self._starts)))
+    def fits(self, serde: Serde[Any]) -> bool:
+        return serdes.writes_sessions_of(serde, self._key)
 
-    def without_windows(self, serde: Serde[Any], window_bytes: int) -> list[bytes | None]:
-        if not serdes.writes_sessions_of(serde, self._key):
-            return super().without_windows(serde, window_bytes)
-        return self._keys.serialised(self._key)
+    def window_bytes(self) -> Iterable[bytes]:
+        return map(_BOUNDS.pack, self._ends, self._starts)
 
     def only(self, kept: Sequence[object]) -> Column:
-        return self.take([number for number, keep in enumerate(kept) if keep])
+        starts, ends = compress(self._starts, kept), compress(self._ends, kept)
+        return SessionKeys(self._keys.only(kept), self._key, list(starts), list(ends))
 
     def take(self, rows: Sequence[int]) -> Column:
         starts, ends = map(self._starts.__getitem__, rows), map(self._ends.__getitem__, rows)
@@ -87,12 +77,6 @@ class SessionKeys(Column):
     def part(self, start: int, end: int) -> Column:
         starts, ends = self._starts[start:end], self._ends[start:end]
         return SessionKeys(self._keys.part(start, end), self._key, starts, ends)
-
-    def present(self) -> list[bool]:
-        return [True] * len(self._starts)
-
-    def any_null(self) -> bool:
-        return False
 
 
 class _Results(NamedTuple):
@@ -215,7 +199,7 @@ class _Batch:
     def __init__(self, store: Any, first: int, latest_start: int) -> None:
         self._store = store
         self.newest: int = store.time
-        self.sessions = _Sessions(store.reader(first, latest_start))
+        self.sessions = _Sessions(lambda key: store.find(key, first, latest_start))
 
     def write(self) -> None:
         """Write what the batch has changed."""
@@ -244,12 +228,13 @@ class _Sessions(dict[bytes, list[_Session]]):
 
     __slots__ = ("_read", "stored")
 
-    def __init__(self, read: Callable[[bytes], Iterator[_Session]]) -> None:
+    def __init__(self, read: Callable[[bytes], Iterator[tuple[int, int, Any]]]) -> None:
         self._read = read
         self.stored: dict[bytes, list[_Session]] = {}
 
     def __missing__(self, key: bytes) -> list[_Session]:
-        found = list(islice(self._read(key), _MOST_STORED + 1))
+        read = islice(self._read(key), _MOST_STORED + 1)
+        found = [(end, start, aggregate) for start, end, aggregate in read]
         starts = [start for _, start, _ in found]
         if len(found) > _MOST_STORED or sorted(starts) != starts:
             raise ValueError("these sessions are merged record by record")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -71,29 +71,67 @@ def _without_functions(node: n.Node, compiled: Compiled) -> bool:
     )
 
 
-class WindowedKeys(Column):
-    """Windowed keys, serialised from the bytes of the keys."""
+class KeysInWindows(Column):
+    """Keys in windows, serialised from the bytes of the keys. A subclass knows the ends and the format of the windows."""
 
-    __slots__ = ("_key", "_keys", "_size", "_starts")
+    __slots__ = ("_key", "_keys", "_starts")
 
-    def __init__(self, keys: Column, serde: Serde[Any], starts: Sequence[int], size: int) -> None:
+    def __init__(self, keys: Column, serde: Serde[Any], starts: Sequence[int]) -> None:
         super().__init__()
-        self._keys, self._key = keys, serde
-        self._starts, self._size = starts, size
+        self._keys, self._key, self._starts = keys, serde, starts
+
+    def window_ends(self) -> Iterable[int]:
+        raise NotImplementedError
+
+    def fits(self, serde: Serde[Any]) -> bool:
+        """Return whether a serde appends the bytes of these windows to the bytes of the keys."""
+        raise NotImplementedError
+
+    def window_bytes(self) -> Iterable[bytes]:
+        raise NotImplementedError
 
     def objects(self) -> list[Any]:
         if self.known is None:
-            ends = map(window_end, self._starts, repeat(self._size))
-            fields = zip(self._keys.objects(), self._starts, ends)
+            fields = zip(self._keys.objects(), self._starts, self.window_ends())
             self.known = list(map(_windowed, repeat(Windowed), fields))
         return self.known
 
     def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
-        if not serdes.writes_windows_of(serde, self._key):
+        if not self.fits(serde):
             return [*map(serde.serialize, self.objects())]
-        ends = {start: _START.pack(start) for start in set(self._starts)}
         keys: Any = self._keys.serialised(self._key)
-        return list(map(add, keys, map(ends.__getitem__, self._starts)))
+        return list(map(add, keys, self.window_bytes()))
+
+    def without_windows(self, serde: Serde[Any], window_bytes: int) -> list[bytes | None]:
+        if not self.fits(serde):
+            return super().without_windows(serde, window_bytes)
+        return self._keys.serialised(self._key)
+
+    def present(self) -> list[bool]:
+        return [True] * len(self._starts)
+
+    def any_null(self) -> bool:
+        return False
+
+
+class WindowedKeys(KeysInWindows):
+    """Keys in windows of a fixed size."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, keys: Column, serde: Serde[Any], starts: Sequence[int], size: int) -> None:
+        super().__init__(keys, serde, starts)
+        self._size = size
+
+    def window_ends(self) -> Iterable[int]:
+        return map(window_end, self._starts, repeat(self._size))
+
+    def fits(self, serde: Serde[Any]) -> bool:
+        return serdes.writes_windows_of(serde, self._key)
+
+    def window_bytes(self) -> Iterable[bytes]:
+        packed = {start: _START.pack(start) for start in set(self._starts)}
+        return map(packed.__getitem__, self._starts)
 
     def only(self, kept: Sequence[object]) -> Column:
         return WindowedKeys(self._keys.only(kept), self._key, list(compress(self._starts, kept)), self._size)
@@ -104,17 +142,6 @@ class WindowedKeys(Column):
 
     def part(self, start: int, end: int) -> Column:
         return WindowedKeys(self._keys.part(start, end), self._key, self._starts[start:end], self._size)
-
-    def without_windows(self, serde: Serde[Any], window_bytes: int) -> list[bytes | None]:
-        if not serdes.writes_windows_of(serde, self._key):
-            return super().without_windows(serde, window_bytes)
-        return self._keys.serialised(self._key)
-
-    def present(self) -> list[bool]:
-        return [True] * len(self._starts)
-
-    def any_null(self) -> bool:
-        return False
 
 
 def complete(columns: Columns, runtime: Runtime, *, with_values: bool) -> Columns:
