@@ -79,7 +79,7 @@ class Settings(BaseSettings):
         60_000, ge=1_000, description="time after which the broker aborts a transaction that is still open"
     )
     max_batch_records: int = Field(
-        1_000_000, ge=1, description="records per micro-batch, over all partitions"
+        2_000_000, ge=1, description="records per micro-batch, over all partitions"
     )
     max_batch_bytes: int = Field(
         256 << 20,
