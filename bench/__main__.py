@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     results, failed = Results(this_machine(), load, options.pairs), False
     with full_speed_stage(options.records) as stage:
         try:
-            _run(stage, options.only, results, console)
+            _run(stage, options, results, console)
         except ChildError as error:
             console.print(str(error), style="red", markup=False, highlight=False)
             failed = True
@@ -60,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed or results.wrong else 0
 
 
-def _run(stage: Stage, only: list[str], results: Results, console: Console) -> None:
+def _run(stage: Stage, options: argparse.Namespace, results: Results, console: Console) -> None:
+    only = options.only
     jobs = [job for job in JOBS if job in only]
     if jobs or "transactions" in only:
         console.print(f"input: {stage.records:,} records over {stage.keys:,} keys")
@@ -82,7 +83,7 @@ def _run(stage: Stage, only: list[str], results: Results, console: Console) -> N
         results.latency = latency(stage)
     if "store-size" in only:
         console.print("store-size: the same updates on a small and a large store")
-        results.store_size = store_size(stage)
+        results.store_size = store_size(stage, options.keys)
     if "memory" in only:
         console.print("memory: the workers over ten rounds of records")
         results.memory = memory(stage)
@@ -131,6 +132,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         default=1_000_000,
         help="records of the race; sizes the rest too (1000000)",
     )
+    parser.add_argument("--keys", type=_positive, help="keys of the large store of store-size (5000000)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results.json", help="file of results")
     return parser.parse_args(arguments)
 

@@ -90,12 +90,17 @@ class StoreSizeResult:
         }
 
 
-def store_size(stage: Stage) -> StoreSizeResult:
-    """Measure batches on a small and on a large store."""
+def store_size(stage: Stage, keys: int | None = None) -> StoreSizeResult:
+    """Measure batches on a small and on a large store.
+
+    Args:
+        stage: Broker and scratch directory.
+        keys: Keys of the large store. None: in proportion to the records of the race.
+    """
     updates = max(int(stage.records * UPDATES_PER_RECORD), 1)
-    sizes = [max(int(stage.records * share), updates) for share in (SMALL_PER_RECORD, LARGE_PER_RECORD)]
-    small, large = (_run(stage, keys, updates) for keys in sizes)
-    return StoreSizeResult(updates, small, large)
+    small = max(int(stage.records * SMALL_PER_RECORD), updates)
+    large = max(keys or int(stage.records * LARGE_PER_RECORD), updates)
+    return StoreSizeResult(updates, _run(stage, small, updates), _run(stage, large, updates))
 
 
 def _run(stage: Stage, keys: int, updates: int) -> StoreRun:
