@@ -33,7 +33,7 @@ RATIO_BARS = {
 }
 """The least ratio to Kafka Streams, by job."""
 BATCH_BAR_S = 0.7
-STORE_BAR = 2.0
+STORE_BAR = 1.2
 MEMORY_BAR = 1.2
 TRANSACTION_BAR = 1.3
 CALL_RATE_BARS = {100: 5_000, 1_000: 20_000}

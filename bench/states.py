@@ -21,7 +21,7 @@ MEMORY_BYTES = 256 << 20
 _ROUNDS = {"space": 30, "big-state": 5}
 _UPDATES_PER_RECORD = 0.1
 _TIMEOUT_S = 1_500.0
-RESTORE_BAR, SPACE_BAR, MEMORY_BAR = 300_000, 2.5, 1.0
+RESTORE_BAR, SPACE_BAR, MEMORY_BAR = 1_000_000, 2.5, 1.0
 
 
 @dataclass(frozen=True)
