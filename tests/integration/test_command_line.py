@@ -83,7 +83,7 @@ def test_text_that_does_not_fit_its_format_is_named(apps_without_spark: Apps) ->
     result = shell(
         apps_without_spark, "send", apps_without_spark.topic("numbers"), "tea", "--value-format", "int64"
     )
-    assert (result.exit_code, "'tea' is no int64" in result.stderr) == (1, True)
+    assert (result.exit_code, "'tea' cannot be written as int64" in result.stderr) == (1, True)
 
 
 def test_a_plan_lists_the_dead_letter_topics_of_policies_and_operators(

@@ -30,7 +30,7 @@ def check_serdes(*serdes: Any) -> None:
     for serde in serdes:
         if not isinstance(serde, Serde | None):
             raise SettingsError(
-                f"{serde!r} is no serde; pass one such as ms.serdes.string, or None for that of the topology"
+                f"{serde!r} is not a serde; pass one such as ms.serdes.string, or None for that of the topology"
             )
 
 

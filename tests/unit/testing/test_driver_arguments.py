@@ -73,9 +73,9 @@ def test_a_topic_starts_at_a_time(driver: TopologyTestDriver, start: Any) -> Non
 
 def test_a_topic_has_serdes(driver: TopologyTestDriver) -> None:
     wrong: Any = str
-    with pytest.raises(SettingsError, match="<class 'str'> is no serde"):
+    with pytest.raises(SettingsError, match="<class 'str'> is not a serde"):
         driver.input_topic("in", value=wrong)
-    with pytest.raises(SettingsError, match="<class 'str'> is no serde"):
+    with pytest.raises(SettingsError, match="<class 'str'> is not a serde"):
         driver.output_topic("out", key=wrong)
 
 

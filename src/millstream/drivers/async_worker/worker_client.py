@@ -193,7 +193,9 @@ class AsyncWorkerConnection:
                 self.close()
                 failed = error
                 time.sleep(_PAUSE_S)
-        raise AsyncWorkerError(f"the async worker at {self._address.socket} does not answer: {failed}")
+        raise AsyncWorkerError(
+            f"the async worker at {self._address.socket} does not answer: {failed}. The log of the executor has its output"
+        )
 
     def _connected(self) -> socket.socket:
         if self._socket is None:

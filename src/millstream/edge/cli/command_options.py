@@ -14,7 +14,9 @@ from millstream.core.model.errors import MillstreamError
 if TYPE_CHECKING:
     from millstream.edge.settings.settings import Settings
 
-RunningApp = Annotated[str, typer.Argument(metavar="APP", help="An application that runs on this host.")]
+RunningApp = Annotated[
+    str, typer.Argument(metavar="APPLICATION_ID", help="An application that runs on this host.")
+]
 TopologyTarget = Annotated[
     str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="A topology, such as examples.wordcount:topology.")
 ]

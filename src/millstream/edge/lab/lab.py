@@ -276,7 +276,9 @@ class Lab:
             status = self.running.status()
             if status.state in FINAL:
                 self.running.await_termination()
-                raise ControlError(f"application {self.id!r} has been stopped")
+                raise ControlError(
+                    f"application {self.id!r} was stopped before it had processed all records; deploy() starts it again"
+                )
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.id}: {_unprocessed(status, timeout_s)}; see lab.status()")
             behind = unread(self.running._run.reports.positions, ends, topics) or sum(status.lag.values())

@@ -110,7 +110,9 @@ def _url(checkpoint: str | Path) -> str:
         return text
     path = Path(text).resolve()
     if not path.is_dir():
-        raise SettingsError(f"there is no checkpoint in {str(path)!r}")
+        raise SettingsError(
+            f"there is no checkpoint in {str(path)!r}; by default, an application has it in <state_dir>/<id>/checkpoint"
+        )
     return path.as_uri()
 
 

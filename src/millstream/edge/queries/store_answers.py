@@ -212,7 +212,8 @@ class Answers:
             raise CopyMovedError("not all of its tasks have run since the start or the last edit")
         if question.max_lag is not None and store.lag > question.max_lag:
             raise StoreError(
-                f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed"
+                f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed "
+                "(max_lag); query it again later, or allow more"
             )
         value = _of_key(question, store) if scope == "key" else _of_all(question, store)
         return Answer(value, store.batch, store.offsets, store.lag)

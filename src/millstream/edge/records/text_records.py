@@ -113,7 +113,9 @@ def _written(text: str | None, form: str) -> bytes | None:
         given = UUID(text) if form == "uuid" else json.loads(text)
         data: bytes = getattr(serdes, form).serialize(given)
     except (ValueError, OverflowError, RecursionError, MillstreamError) as error:
-        raise SettingsError(f"{text!r} is no {form}: {error}; the records before it were sent") from None
+        raise SettingsError(
+            f"{text!r} cannot be written as {form}: {error}; the records before it were sent"
+        ) from None
     return data
 
 

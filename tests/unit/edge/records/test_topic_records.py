@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
     sending: Sending, text: str, form: str
 ) -> None:
     records = [(None, "1"), (None, text)]
-    with pytest.raises(SettingsError, match=f"is no {form}: .*before it were sent"):
+    with pytest.raises(SettingsError, match=f"cannot be written as {form}: .*before it were sent"):
         sent("topic", records, ("auto", form), Settings(bootstrap_servers="nowhere:1"))
     assert sending.flushed == 1
 

@@ -71,7 +71,10 @@ class SegmentLayout(NamedTuple):
 def layout(data: bytes, where: str) -> SegmentLayout:
     """Verify a segment and return its layout; ``where`` names it in errors."""
     if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
-        raise StoreError(f"the log is damaged: {where} of {len(data)} bytes does not match its checksum")
+        raise StoreError(
+            f"the log is damaged: {where} of {len(data)} bytes does not match its checksum. Restore the checkpoint from a "
+            "backup, or start over with another checkpoint_location"
+        )
     _, version, count = _HEAD.unpack_from(data)
     if version != _FORMAT:
         raise StoreError(

@@ -136,7 +136,9 @@ class KeyRangeProducer:
         with self._change:
             self._check()
             if self._unsent >= _QUEUED:
-                raise BufferError("the queue of the producer is full")
+                raise BufferError(
+                    f"the producer already holds {_QUEUED:,} records that are not sent; call poll() and produce again"
+                )
             self._queue([Outgoing(primary, encoded, data, timestamp, headers, on_delivery)])
 
     def hand_over(self, records: Records) -> None:
@@ -336,7 +338,10 @@ class KeyRangeProducer:
             elif self._failures < _MOST_FAILURES:
                 self._put_back(batch)
             else:
-                raise FanOutError(f"records for {self._topic!r} could not be sent: {error}") from error
+                raise FanOutError(
+                    f"records for topic {self._topic!r} could not be sent in {_MOST_FAILURES} transactions: {error}. Check "
+                    "that the brokers run and that this user may write, then send them again with a new producer"
+                ) from error
         else:
             self._failures = 0
             self._finish(batch)

@@ -79,7 +79,9 @@ def _content(manifest: Manifest, store: str, data: Mapping[int, bytes]) -> Chang
     for (name, number), segment in catch_up(manifest.only([store]), None) or ():
         where = f"segment {segment.sequence} of store {store!r}, key group {number}"
         if segment.sequence not in data:
-            raise StoreError(f"the log is damaged: {where} is missing from the checkpoint")
+            raise StoreError(
+                f"the log is damaged: {where} is missing from the checkpoint. Read a backup of the checkpoint instead"
+            )
         rows = rows_of.setdefault(name, {})
         for key, value in codec.decode(unpacked(data[segment.sequence], where), where):
             if value is None:

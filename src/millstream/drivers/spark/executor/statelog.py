@@ -208,5 +208,8 @@ def unpacked(data: bytes, where: str) -> bytes:
     try:
         raw: bytes = pa.decompress(data[4:], int.from_bytes(data[:4], "little"), codec=_CODEC, asbytes=True)
     except (OSError, pa.ArrowException) as error:
-        raise StoreError(f"the log is damaged: {where} cannot be decompressed: {error}") from error
+        raise StoreError(
+            f"the log is damaged: {where} cannot be decompressed: {error}. Restore the checkpoint from a backup, or start "
+            "over with another checkpoint_location"
+        ) from error
     return raw
