@@ -100,14 +100,12 @@ class Start(NamedTuple):
 
     Attributes:
         begun_ms: When it began, ms since the epoch.
-        deadline_ms: When it times out, ms since the epoch; None for never.
         batch: True if the function takes lists.
     """
 
     number: int
     calls: tuple[Call, ...]
     begun_ms: int
-    deadline_ms: int | None
     batch: bool
 
     def run(self) -> Any:

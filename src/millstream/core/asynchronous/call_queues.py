@@ -1,8 +1,8 @@
 """Queues of an operator's calls in the async worker: one key queue per key, and the run queue.
 
-The calls of a key run one at a time, or a few at once. At order ``key``, a record that has to wait *blocks* its key: the calls behind it
-are returned to the task, and so are calls that arrive later. The key stays blocked until the task has learned of the wait, or until the
-record itself is sent again.
+The key queues decide when a call may run; which records the task sends is decided by the task's in-flight window. At order ``key``, a
+record that has to wait *blocks* its key: the calls behind it are returned to the task, and so are calls that arrive later. The key stays
+blocked until the task has learned of the wait, or until the record itself is sent again.
 
 The *run queue* holds the calls that may begin as soon as the operator has capacity. It has two classes, new calls and due calls
 (retries and delayed calls), which take turns, so that neither class delays the other.
@@ -99,10 +99,10 @@ class KeyQueues:
     def blocks(self, call: Call) -> bool:
         """Return True if an earlier record blocks the call's key. A call of the blocking record itself unblocks the key."""
         ticket = self._blocked.get(call.queue_key)
-        if ticket is None or ticket.number == call.ticket.number:
-            self._blocked.pop(call.queue_key, None)
+        if ticket is not None and ticket.number == call.ticket.number:
+            del self._blocked[call.queue_key]
             return False
-        return True
+        return ticket is not None
 
     def enter(self, call: Call, now_ms: int) -> bool:
         """Add a new call. Return True if it may run now, False if it waits in its key queue."""

@@ -13,7 +13,7 @@ Source: KIP-311, "in-order commit". KIP-408 proposes one shared counter per part
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -73,14 +73,23 @@ class UnfinishedOffsets:
         return heap[0] if heap else None
 
     def progress(self, position: int) -> Progress:
-        return Progress(position, tuple(_runs(sorted(self._counts))))
+        runs = runs_of((offset, 1) for offset in sorted(self._counts))
+        return Progress(position, tuple((first, length) for first, length, _ in runs))
 
 
-def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and sum(runs[-1]) == offset:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((offset, 1))
-    return runs
+def runs_of(counts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Return runs of consecutive offsets with equal counts, as first offset, length and count.
+
+    Args:
+        counts: Offsets and their counts, ascending.
+    """
+    first = length = times = 0
+    for offset, count in counts:
+        if offset == first + length and count == times:
+            length += 1
+            continue
+        if length:
+            yield first, length, times
+        first, length, times = offset, 1, count
+    if length:
+        yield first, length, times

@@ -153,7 +153,7 @@ class Dispatcher:
         if early:
             self._early = [each for each in self._early if each[2].ticket not in tickets]
             heapify(self._early)
-            dropped += [call for call in early if self._holds_slot(call)]
+            dropped += early if self._key_queues.serial else ()
         for call in dropped:
             self._leave(call, None)
 
@@ -205,14 +205,10 @@ class Dispatcher:
     def _release(self, now_ms: int) -> None:
         while self._early and self._early[0][0] <= now_ms:
             call = heappop(self._early)[2]
-            if self._holds_slot(call):
+            if self._key_queues.serial:  # the call has been admitted
                 self._run_queue.add_due((call, now_ms))
             else:
                 self.offer(call, now_ms)
-
-    def _holds_slot(self, call: Call) -> bool:
-        """Return True if a delayed call counts against the limit of its key, or no limit applies."""
-        return self._key_queues.serial or not self._key_queues.limits(call)
 
     def _next_by_rate(self, now_ms: int) -> int:
         """Return when the rate limit allows the next call, ms since the epoch; ``now_ms`` if at once."""
@@ -223,10 +219,9 @@ class Dispatcher:
     def _begin(self, now_ms: int) -> Start:
         calls = self._take_batch(now_ms)
         number, deadline_ms = next(self._numbers), self._deadline(calls, now_ms)
-        start = Start(number, calls, now_ms, deadline_ms, self._calls.batch is not None)
-        self._running[number] = start
-        if start.deadline_ms is not None:
-            heappush(self._deadlines, (start.deadline_ms, start.number))
+        start = self._running[number] = Start(number, calls, now_ms, self._calls.batch is not None)
+        if deadline_ms is not None:
+            heappush(self._deadlines, (deadline_ms, number))
         if self._rate is not None:
             self._rate.take(now_ms)
         self._endpoints.began(calls[0].endpoint)

@@ -35,12 +35,12 @@ class InFlightWindow:
         self._raised: dict[Hashable, int] = {}
         self._blocking = blocking
         self._queues: dict[Hashable, _KeyWindow] = {}
-        self._key_of: dict[int, Hashable] = {}
-        self._turns: deque[Hashable] = deque()
+        self._queue_of: dict[int, _KeyWindow] = {}
+        self._turns: deque[_KeyWindow] = deque()
         self._due: list[tuple[int, int]] = []
         self._waiting: dict[int, int] = {}
-        self._overdue: OrderedDict[int, Hashable] = OrderedDict()
-        """Records that waited and are due, with their keys. They are sent first."""
+        self._overdue: OrderedDict[int, _KeyWindow] = OrderedDict()
+        """Records that waited and are due, with their key queues. They are sent first."""
         self._waited: set[int] = set()
         """Records that waited and are in flight."""
 
@@ -54,15 +54,13 @@ class InFlightWindow:
     @property
     def parked(self) -> int:
         """How many records could be called but have not been sent."""
-        return len(self._key_of) - self.in_flight - len(self._waiting)
+        return len(self._queue_of) - self.in_flight - len(self._waiting)
 
     @property
     def blocked(self) -> int:
         """How many of the parked records are behind a waiting record of their key."""
-        if not self._blocking:
-            return 0
-        keys = {self._key_of[number] for number in self._waiting} - {None}
-        return sum(len(self._queues[key].queue) for key in keys)
+        queues = {self._queue_of[number] for number in self._waiting}
+        return sum(len(queue.queue) for queue in queues if queue.waiting)
 
     def is_blocked(self, key: Hashable) -> bool:
         queue = self._queues.get(key)
@@ -79,54 +77,48 @@ class InFlightWindow:
 
     def add(self, number: int, key: Hashable) -> None:
         """Append a record to its key queue; None for a record without a key."""
-        self._key_of[number] = key
-        queue = self._queues.get(key) or self._new_queue(key)
-        queue.size += 1
+        queue = self._enter(number, key)
         queue.queue.append(number)
         if not queue.has_turn:
-            self._give_turn(key, queue)
+            self._give_turn(queue)
 
     def take(self, now_ms: int) -> int | None:
         """Return the next record to send; None if there is none or the window is full."""
         if self._due:
             self._release(now_ms)
         while self._overdue and len(self._waited) < self.limit:
-            number, key = self._overdue.popitem(last=False)
-            queue = self._queues[key]
-            in_order = not self._blocking or key is None or queue.queue[0] == number
-            if in_order and self._may_send(key, queue):
+            number, queue = self._overdue.popitem(last=False)
+            in_order = not self._blocking or queue.key is None or queue.queue[0] == number
+            if in_order and queue.may_send():
                 queue.queue.remove(number)  # it is among the first
                 self._waited.add(number)
-                return self._taken(number, key, queue)
+                return self._taken(number, queue)
         if self.in_flight - len(self._waited) >= self.limit:
             return None
         while self._turns:
-            key = self._turns.popleft()
-            next_queue = self._queues.get(key)
-            if next_queue is None:
-                continue
-            next_queue.has_turn = False
-            if self._may_send(key, next_queue):
-                number = next_queue.queue.popleft()
+            queue = self._turns.popleft()
+            queue.has_turn = False
+            if queue.may_send():
+                number = queue.queue.popleft()
                 self._overdue.pop(number, None)
-                return self._taken(number, key, next_queue)
+                return self._taken(number, queue)
         return None
 
     def give_back(self, number: int) -> None:
-        key, queue = self._back(number)
+        queue = self._back(number)
         if queue.queue and number > queue.queue[0]:
             insort(queue.queue, number)
         else:
             queue.queue.appendleft(number)
-        self._give_turn(key, queue)
+        self._give_turn(queue)
 
     def wait(self, number: int, due_ms: int) -> None:
-        key, queue = self._back(number)
-        if self._blocking and key is not None:
+        queue = self._back(number)
+        if self._blocking and queue.key is not None:
             queue.waiting.add(number)
         self._waiting[number] = due_ms
         heappush(self._due, (due_ms, number))
-        self._give_turn(key, queue)
+        self._give_turn(queue)
 
     def bring_forward(self, number: int, due_ms: int) -> None:
         """If a record waits, make it due earlier."""
@@ -143,38 +135,30 @@ class InFlightWindow:
         if due_ms is None and not in_flight:
             self.add(number, key)
             return
-        self._key_of[number] = key
-        queue = self._queues.get(key) or self._new_queue(key)
-        queue.size += 1
+        queue = self._enter(number, key)
         queue.in_flight += 1
         self.in_flight += 1
         if due_ms is not None:
             self.wait(number, due_ms)
 
     def end(self, number: int) -> None:
-        key, queue = self._back(number)
-        del self._key_of[number]
-        queue.size -= 1
-        if not queue.size:
-            del self._queues[key]
-        elif queue.queue:
-            self._give_turn(key, queue)
+        queue = self._back(number)
+        self._leave(number, queue)
+        if queue.queue:
+            self._give_turn(queue)
 
     def waits_alone(self, number: int) -> bool:
         """Return True if a record waits and no other record of its key is in the window."""
         if number not in self._waiting:  # the record may have been answered
             return False
-        key = self._key_of[number]
-        return key is None or self._queues[key].size == 1
+        queue = self._queue_of[number]
+        return queue.key is None or queue.size == 1
 
     def remove(self, number: int) -> None:
-        key = self._key_of.pop(number)
-        queue = self._queues[key]
+        queue = self._queue_of[number]
         queue.waiting.discard(number)
-        queue.size -= 1
         del self._waiting[number]
-        if not queue.size:
-            del self._queues[key]
+        self._leave(number, queue)
 
     def next_due(self) -> int | None:
         """Return when the next waiting record is due, ms since the epoch; None if none waits."""
@@ -191,24 +175,36 @@ class InFlightWindow:
         for key in before.keys() | self._raised.keys():
             queue = self._queues.get(key)
             if queue is not None:
-                queue.limit = self._raised.get(key, self._limit_per_key)
-                self._give_turn(key, queue)
+                queue.limit = self._limit_of(key)
+                self._give_turn(queue)
 
-    def _new_queue(self, key: Hashable) -> _KeyWindow:
-        queue = self._queues[key] = _KeyWindow(self._raised.get(key, self._limit_per_key))
+    def _limit_of(self, key: Hashable) -> int | None:
+        return None if key is None else self._raised.get(key, self._limit_per_key)
+
+    def _enter(self, number: int, key: Hashable) -> _KeyWindow:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _KeyWindow(key, self._limit_of(key))
+        queue.size += 1
+        self._queue_of[number] = queue
         return queue
+
+    def _leave(self, number: int, queue: _KeyWindow) -> None:
+        del self._queue_of[number]
+        queue.size -= 1
+        if not queue.size:
+            del self._queues[queue.key]
 
     def _release(self, now_ms: int) -> None:
         self._drop_stale()
         while self._due and self._due[0][0] <= now_ms:
             _, number = heappop(self._due)
             del self._waiting[number]
-            key = self._key_of[number]
-            queue = self._queues[key]
+            queue = self._queue_of[number]
             queue.waiting.discard(number)
             insort(queue.queue, number)
-            self._overdue[number] = key
-            self._give_turn(key, queue)
+            self._overdue[number] = queue
+            self._give_turn(queue)
             self._drop_stale()
 
     def _drop_stale(self) -> None:
@@ -216,40 +212,41 @@ class InFlightWindow:
         while due and self._waiting.get(due[0][1]) != due[0][0]:
             heappop(due)
 
-    def _back(self, number: int) -> tuple[Hashable, _KeyWindow]:
-        key = self._key_of[number]
-        queue = self._queues[key]
+    def _back(self, number: int) -> _KeyWindow:
+        queue = self._queue_of[number]
         queue.in_flight -= 1
         self.in_flight -= 1
         self._waited.discard(number)
-        return key, queue
+        return queue
 
-    def _taken(self, number: int, key: Hashable, queue: _KeyWindow) -> int:
+    def _taken(self, number: int, queue: _KeyWindow) -> int:
         queue.in_flight += 1
         self.in_flight += 1
         if queue.queue:
-            self._give_turn(key, queue)
+            self._give_turn(queue)
         return number
 
-    def _may_send(self, key: Hashable, queue: _KeyWindow) -> bool:
-        free = key is None or queue.limit is None or queue.in_flight < queue.limit
-        return bool(queue.queue) and free and not (queue.waiting and min(queue.waiting) < queue.queue[0])
-
-    def _give_turn(self, key: Hashable, queue: _KeyWindow) -> None:
-        if not queue.has_turn and self._may_send(key, queue):
+    def _give_turn(self, queue: _KeyWindow) -> None:
+        if not queue.has_turn and queue.may_send():
             queue.has_turn = True
-            self._turns.append(key)
+            self._turns.append(queue)
 
 
 class _KeyWindow:
     """The records of one key: ``queue`` holds those not sent, ``waiting`` those that wait and block the key."""
 
-    __slots__ = ("has_turn", "in_flight", "limit", "queue", "size", "waiting")
+    __slots__ = ("has_turn", "in_flight", "key", "limit", "queue", "size", "waiting")
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, key: Hashable, limit: int | None) -> None:
+        self.key = key
         self.limit = limit
         self.queue: deque[int] = deque()
         self.in_flight = 0
         self.size = 0
         self.has_turn = False
         self.waiting: set[int] = set()
+
+    def may_send(self) -> bool:
+        if not self.queue or (self.limit is not None and self.in_flight >= self.limit):
+            return False
+        return not self.waiting or min(self.waiting) > self.queue[0]

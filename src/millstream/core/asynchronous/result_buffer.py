@@ -1,13 +1,9 @@
 """Result buffer: keeps the results of calls until a micro-batch that has received them is committed.
 
 A micro-batch receives results and issues calls; only its commit makes both durable. If it fails, it is repeated from the previous
-commit. The result buffer therefore keeps each result until a later micro-batch begins without asking for it. At its beginning, a
-micro-batch reports the tickets that were *in flight* at the task's last commit:
-
-* The result of an in-flight ticket is returned, to every attempt at the micro-batch.
-* An in-flight ticket that the buffer does not know is *lost*: the task issues the call again.
-* A ticket that is not in flight and whose result was never returned belongs to a failed attempt. Its call is forgotten, so that it does
-  not block its key. The record has been or will be sent under another ticket.
+commit. The result buffer therefore keeps each result until a later micro-batch begins without asking for it (see ``async_worker`` for
+what a micro-batch reports). A ticket that is not in flight and whose result was never returned belongs to a failed attempt. Its call is
+forgotten, so that it does not block its key: the record has been or will be sent under another ticket.
 
 Source: KIP-311, the fencing by epoch of "Store & commit": late results are ignored.
 """

@@ -1,8 +1,4 @@
-"""Messages between a Python worker and its async worker. They are sent pickled, prefixed with their length.
-
-A function is sent once and then identified by its digest. The async worker unpickles each function once and keeps it while it is used. The
-function's own state (for example an HTTP session) lives equally long.
-"""
+"""Messages between a Python worker and its async worker. They are sent pickled, prefixed with their length."""
 
 from __future__ import annotations
 

@@ -89,10 +89,9 @@ class Backlog:
         return self._window.waits_alone(record.number) and self._reorder_buffer.is_alone(record.number)
 
     def delay(self, record: InFlightRecord) -> None:
-        assert record.due_ms is not None
         blocks = self._ordering.by_key and record.key is not None
         key = group_bytes(record.key_id) if blocks else None
-        self.delayed.put(record.number, record.due_ms, key, record.label, record.row())
+        self.delayed.put(record, key)
         self._window.remove(record.number)
         self._reorder_buffer.remove(record.number)
 
@@ -108,19 +107,20 @@ class Backlog:
 
     # Spill.
 
-    def must_spill(self, record: InFlightRecord) -> bool:
-        """Return True if a new record has too many records of its key or partition ahead to stay in memory."""
+    def spill(self, record: InFlightRecord) -> bool:
+        """Spill a new record if too many records of its key or partition are ahead of it. Return True if it was spilled."""
         group = self._ordering.spill_group(record)
         if group is None:
             return False
         size = self._size_in_memory(group)
-        if size >= _BLOCKED_KEY and size >= self._max_in_memory(group):
-            return True
-        return len(self.spilled) > 0 and group_bytes(group) in self.spilled
-
-    def spill(self, record: InFlightRecord) -> None:
-        group = self._ordering.spill_group(record)
-        self.spilled.put(group_bytes(group), record.number, record.label, record.row())
+        is_full = size >= _BLOCKED_KEY and size >= self._max_in_memory(group)
+        if not is_full and not len(self.spilled):  # for most records, spares the pickle of the key
+            return False
+        packed = group_bytes(group)
+        if not is_full and packed not in self.spilled:
+            return False
+        self.spilled.put(record, packed)
+        return True
 
     def refill(self) -> Iterator[StoredRecord]:
         """Take spilled records of each key or partition that has at most half of its limit in memory."""
@@ -131,12 +131,10 @@ class Backlog:
                 yield from self.spilled.take(packed, limit - size)
 
     def _size_in_memory(self, group: Hashable) -> int:
-        if self._ordering.spills_by == "key":
-            return self._window.size(group)
-        return self._reorder_buffer.size(group)
+        return self._reorder_buffer.size(group) if self._ordering.by_partition else self._window.size(group)
 
     def _max_in_memory(self, group: Hashable) -> int:
-        if self._ordering.spills_by != "key":
+        if self._ordering.by_partition:
             return self._window.limit
         if self._window.is_blocked(group):
             return _BLOCKED_KEY

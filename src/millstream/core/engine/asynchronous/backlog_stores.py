@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from millstream.core.engine.asynchronous.in_flight_record import Label
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, Label
 from millstream.core.engine.asynchronous.stored_counts import AgeHistogram, OffsetRanges
 from millstream.core.engine.operators.timeline import Timeline, timed_key
 from millstream.core.engine.punctuate import NEVER
@@ -40,18 +40,23 @@ class BacklogStore(ABC):
     Args:
         rows: The store. Its keys end with the number of the record; its entries end with label and row.
         summary: Prefix of the names of the summary's parts in the operator's memory.
+        total: The number of records, according to the summary.
     """
 
-    def __init__(self, rows: Any, memory: Memory, summary: str) -> None:
+    def __init__(self, rows: Any, memory: Memory, summary: str, total: int) -> None:
+        self._total = total
         self._rows = rows
         self._memory = memory
         self._summary = summary
         self._offsets = OffsetRanges(memory.get(summary, ()))
         self._ages = AgeHistogram(memory.get(f"{summary}_ages", ()))
-        if summary not in memory:  # an edit that renames the operator loses the summary
-            self._offsets.changed = True
+        self._changed = summary not in memory  # an edit that renames the operator loses the summary
+        if self._changed:
             for row_key, entry in rows.all():
                 self._count(row_key, entry, 1)
+
+    def __len__(self) -> int:
+        return self._total
 
     @property
     def oldest(self) -> int | None:
@@ -66,7 +71,8 @@ class BacklogStore(ABC):
         return max((_number(row_key) for row_key, _ in self._rows.all()), default=-1)
 
     def save(self) -> None:
-        if self._offsets.changed:
+        if self._changed:
+            self._changed = False
             self._memory[self._summary] = self._offsets.runs()
             self._memory[f"{self._summary}_ages"] = self._ages.spans()
             self._memory.update({f"{self._summary}_{part}": count for part, count in self._counts().items()})
@@ -77,9 +83,13 @@ class BacklogStore(ABC):
 
     def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
         """Update the summary for an added (1) or removed (-1) record. Return the record's label."""
-        label = Label(*entry[-2])
-        self._offsets.count(label.origin, change)
-        self._ages.count(label.came_ms, change)
+        label: Label = entry[-2]
+        origin, came_ms, _ = label
+        self._changed = True
+        self._total += change
+        if origin is not None:
+            self._offsets.count(origin, change)
+        self._ages.count(came_ms, change)
         return label
 
 
@@ -97,29 +107,26 @@ class DelayQueue(BacklogStore):
     def __init__(self, rows: Any, keys: Any, memory: Memory) -> None:
         self._timeline = Timeline(rows)
         self._keys = keys
-        self._total: int = memory.get("shelved_records", 0)
         self._with_key: int = memory.get("shelved_with_key", 0)
         self.delayed: int = memory.get("shelved_delayed", 0)
         """How many of the records do not wait for a retry."""
-        super().__init__(rows, memory, "shelved")
-
-    def __len__(self) -> int:
-        return self._total
+        super().__init__(rows, memory, "shelved", memory.get("shelved_records", 0))
 
     @property
     def next(self) -> int:
         """When the first record is due, ms since the epoch; ``NEVER`` if there is none."""
         return self._timeline.next if self._total else NEVER
 
-    def put(self, number: int, due_ms: int, key: bytes | None, label: Label, row: Any) -> None:
-        """Add a record.
+    def put(self, record: InFlightRecord, key: bytes | None) -> None:
+        """Add a record that waits for a time.
 
         Args:
-            due_ms: When it is due, ms since the epoch.
             key: The record's key if no other record of the key may overtake it, else None. The queue holds at most one record per such
                 key.
         """
-        row_key, entry = timed_key(due_ms, _NUMBER.pack(number)), (key, tuple(label), row)
+        assert record.due_ms is not None
+        row_key = timed_key(record.due_ms, _NUMBER.pack(record.number))
+        entry = key, record.label, record.row()
         self._timeline.put(row_key, entry, known=False)
         if key is not None:
             self._keys.put(key, row_key)
@@ -149,9 +156,8 @@ class DelayQueue(BacklogStore):
 
     def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
         label = super()._count(row_key, entry, change)
-        self._total += change
         self._with_key += change if entry[0] is not None else 0
-        self.delayed += change if label.why != "retry" else 0
+        self.delayed += change if label[-1] != "retry" else 0
         return label
 
 
@@ -160,11 +166,7 @@ class SpillQueue(BacklogStore):
 
     def __init__(self, rows: Any, memory: Memory) -> None:
         self._by_group = Counter({bytes.fromhex(k): n for k, n in memory.get("overflow_keys", {}).items()})
-        self._total = self._by_group.total()
-        super().__init__(rows, memory, "overflow")
-
-    def __len__(self) -> int:
-        return self._total
+        super().__init__(rows, memory, "overflow", self._by_group.total())
 
     def __contains__(self, group: bytes) -> bool:
         return group in self._by_group
@@ -177,8 +179,8 @@ class SpillQueue(BacklogStore):
     def longest(self) -> int:
         return max(self._by_group.values(), default=0)
 
-    def put(self, group: bytes, number: int, label: Label, row: Any) -> None:
-        row_key, entry = _prefix(group) + _NUMBER.pack(number), (tuple(label), row)
+    def put(self, record: InFlightRecord, group: bytes) -> None:
+        row_key, entry = _prefix(group) + _NUMBER.pack(record.number), (record.label, record.row())
         self._rows.put(row_key, entry)
         self._count(row_key, entry, 1)
 
@@ -194,7 +196,6 @@ class SpillQueue(BacklogStore):
 
     def _count(self, row_key: bytes, entry: Any, change: int) -> Label:
         group = row_key[_LENGTH.size : -_NUMBER.size]
-        self._total += change
         self._by_group[group] += change
         if not self._by_group[group]:
             del self._by_group[group]

@@ -72,7 +72,7 @@ class Backpressure:
         window = self.window
         left = 0 if self._ran_dry else window.in_flight // 2
         room = window.limit - left - (window.parked - window.blocked)
-        if self._ordering.spills_by == "partition":
+        if self._ordering.by_partition:
             return max(room - spilled, 0)
         return max(room, 0) if spilled < _MAX_SPILLED else 0
 

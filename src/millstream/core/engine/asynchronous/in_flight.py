@@ -52,7 +52,6 @@ from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.engine.asynchronous.record_keys import key_id
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
-from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers
@@ -87,8 +86,7 @@ class InFlightRecords:
     ) -> None:
         carried = node.carried
         self.name = node.name
-        self.calls: Calls | None = node.calls
-        self._calls = node.calls
+        self.calls = node.calls
         self._runtime = runtime
         self._serdes = (carried.key, carried.value)
         self._store = InFlightStore(runtime.stores[carried.store.name])
@@ -130,8 +128,7 @@ class InFlightRecords:
         self._identify(record)
         if record.partition is not None and record.origin is not None:
             self._runtime.unfinished_offsets[record.partition].begin(record.origin.offset)
-        if self._backlog.must_spill(record):
-            self._backlog.spill(record)
+        if self._backlog.spill(record):
             if self._ordering.by_key:
                 self._hot_keys.note_spilled(record)
             return
@@ -153,7 +150,7 @@ class InFlightRecords:
             try:
                 function, args = self._request_of(record)
                 endpoint = (
-                    "" if self._calls.endpoint is None else self._calls.endpoint(record.key, record.value)
+                    "" if self.calls.endpoint is None else self.calls.endpoint(record.key, record.value)
                 )
             except Exception as error:
                 # The caches have been flushed, so tables downstream forward nothing more in this step.
@@ -300,7 +297,6 @@ class InFlightRecords:
     def figures(self) -> CallFigures:
         window, delayed, spilled = self._window, self._backlog.delayed, self._backlog.spilled
         waits = sum(self._records[number].why != "retry" for number in window.waiting_numbers())
-        by_key = self._ordering.spills_by == "key"
         figures = CallFigures(
             with_async_worker=window.in_flight - len(self._ending),
             waiting=window.waiting + len(delayed),
@@ -308,7 +304,7 @@ class InFlightRecords:
             parked=window.parked + len(spilled),
             held=self._reorder_buffer.finished + len(self._retiring),
             room=self._flow.room(len(spilled)),
-            most_per_key=window.longest + (spilled.longest if by_key else 0),
+            most_per_key=window.longest + (0 if self._ordering.by_partition else spilled.longest),
             oldest_ms=self._oldest_ms(),
             hottest=self._hot_keys.take_hottest(self._next) if self._ordering.by_key else None,
             **self._counts,

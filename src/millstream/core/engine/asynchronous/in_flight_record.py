@@ -33,18 +33,8 @@ Origin: TypeAlias = tuple[str, int, int]
 _partition = lru_cache(1024)(TopicPartition)
 
 
-class Label(NamedTuple):
-    """Summary of a record in a queue of the backlog.
-
-    Attributes:
-        origin: None if a punctuator forwarded the record.
-        came_ms: When the record arrived, ms since the epoch.
-        why: Reason for the wait, as in ``InFlightRecord.why``; None if the record does not wait for a time.
-    """
-
-    origin: Origin | None
-    came_ms: int
-    why: str | None
+Label: TypeAlias = tuple[Origin | None, int, str | None]
+"""``origin``, ``came_ms`` and ``why`` of a record, which the backlog stores beside the record's row."""
 
 
 class Request(NamedTuple):
@@ -157,7 +147,7 @@ class InFlightRecord:
     def label(self) -> Label:
         origin = self.origin
         named = None if origin is None else (origin.topic, origin.partition, origin.offset)
-        return Label(named, self.came_ms, self.why)
+        return named, self.came_ms, self.why
 
     @classmethod
     def from_row(cls, number: int, row: tuple[Any, ...]) -> InFlightRecord:

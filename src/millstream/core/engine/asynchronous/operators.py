@@ -26,27 +26,15 @@ from millstream.core.topology.async_nodes import (
 
 
 @compile_node.register
-def _compile_map_values_async(node: MapValuesAsync, compiled: Compiled) -> Call:
+def _compile_value_call(node: MapValuesAsync | ForeachAsync, compiled: Compiled) -> Call:
     function, child = node.function, compiled.children(node)
+    with_key = isinstance(node, ForeachAsync) or node.with_key
 
     def request_of(record: InFlightRecord) -> Any:
-        return function, (record.key, record.value) if node.with_key else (record.value,)
+        return function, (record.key, record.value) if with_key else (record.value,)
 
     def apply(record: InFlightRecord, value: Any) -> None:
-        child(record.key, value, record.timestamp, record.headers)
-
-    return InFlightRecords(node, compiled.runtime, request_of, apply).take
-
-
-@compile_node.register
-def _compile_foreach_async(node: ForeachAsync, compiled: Compiled) -> Call:
-    function = node.function
-
-    def request_of(record: InFlightRecord) -> Any:
-        return function, (record.key, record.value)
-
-    def apply(record: InFlightRecord, value: Any) -> None:
-        pass
+        child(record.key, value, record.timestamp, record.headers)  # a ForeachAsync has no children
 
     return InFlightRecords(node, compiled.runtime, request_of, apply).take
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Literal
 
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
 from millstream.core.model.calls import Calls
@@ -19,19 +18,16 @@ class Ordering:
         by_partition: True if effects are applied in the order of the records of each partition. Waiting records then hold up others, and
             stay in memory.
         queues_by_key: True if the number of calls per key is limited, so that each key has a queue.
-        spills_by: The groups by which records move to the spill queue; None if records never spill.
     """
 
     by_key: bool
     by_partition: bool
     queues_by_key: bool
-    spills_by: Literal["key", "partition"] | None
 
     @classmethod
     def of(cls, calls: Calls) -> Ordering:
-        by_key, by_partition = calls.order == "key", calls.order == "partition"
-        queues = by_key or calls.max_in_flight_per_key is not None
-        return cls(by_key, by_partition, queues, "partition" if by_partition else "key" if queues else None)
+        by_key = calls.order == "key"
+        return cls(by_key, calls.order == "partition", by_key or calls.max_in_flight_per_key is not None)
 
     def queue_key(self, record: InFlightRecord) -> Hashable:
         """Return the key whose limit of calls applies to a record; None if no limit applies."""
@@ -45,6 +41,9 @@ class Ordering:
 
     def spill_group(self, record: InFlightRecord) -> Hashable:
         """Return the key or partition by which a record spills; None if it never spills."""
-        if self.spills_by == "key":
-            return record.key_id
-        return record.partition if self.spills_by == "partition" else None
+        return record.partition if self.by_partition else self.queue_key(record)
+
+    @property
+    def spills_by(self) -> str | None:
+        """The kind of spill group, as the backlog remembers it; None if records never spill."""
+        return "partition" if self.by_partition else "key" if self.queues_by_key else None

@@ -10,11 +10,11 @@ with the nearest begins are merged. The oldest record is at most one span younge
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import Any, Final
 
+from millstream.core.asynchronous.committable_offset import runs_of
 from millstream.core.engine.asynchronous.in_flight_record import Origin
 from millstream.core.model.ids import TopicPartition
 
@@ -31,46 +31,33 @@ class OffsetRanges:
     """
 
     def __init__(self, runs: Iterable[Any] = ()) -> None:
-        self.changed = False
-        """True if a count has changed since the last :meth:`runs`."""
-        self._counts: dict[TopicPartition, Counter[int]] = {
-            TopicPartition(topic, partition): Counter(dict(_offsets(kept))) for topic, partition, kept in runs
-        }
+        self._counts = defaultdict[TopicPartition, defaultdict[int, int]](lambda: defaultdict(int))
+        for topic, partition, stored in runs:
+            offsets = self._counts[TopicPartition(topic, partition)]
+            for first, length, times in stored:
+                for offset in range(first, first + length):
+                    offsets[offset] = times
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, int, int]]:
         for partition, offsets in self._counts.items():
             for offset, times in offsets.items():
                 yield partition, offset, times
 
-    def count(self, origin: Origin | None, change: int) -> None:
-        """Change the count of an offset. An origin of None only marks the counts as changed."""
-        self.changed = True
-        if origin is not None:
-            topic, partition, offset = origin
-            offsets = self._counts.setdefault(TopicPartition(topic, partition), Counter())
-            offsets[offset] += change
-            if not offsets[offset]:
-                del offsets[offset]
+    def count(self, origin: Origin, change: int) -> None:
+        """Change the count of an offset. A negative ``change`` removes records."""
+        topic, partition, offset = origin
+        offsets = self._counts[TopicPartition(topic, partition)]
+        offsets[offset] += change
+        if not offsets[offset]:
+            del offsets[offset]
 
     def runs(self) -> list[Any]:
         """Return the counts as JSON values: per partition, runs of first offset, length and records per offset."""
-        self.changed = False
-        return [[*partition, _runs(offsets)] for partition, offsets in self._counts.items() if offsets]
-
-
-def _runs(offsets: Counter[int]) -> list[list[int]]:
-    runs = []
-    numbered = enumerate(sorted(offsets.items()))
-    for (_, times), run in groupby(numbered, key=lambda each: (each[1][0] - each[0], each[1][1])):
-        members = [offset for _, (offset, _) in run]
-        runs.append([members[0], len(members), times])
-    return runs
-
-
-def _offsets(runs: list[list[int]]) -> Iterator[tuple[int, int]]:
-    for first, length, times in runs:
-        for offset in range(first, first + length):
-            yield offset, times
+        return [
+            [*partition, [list(run) for run in runs_of(sorted(offsets.items()))]]
+            for partition, offsets in self._counts.items()
+            if offsets
+        ]
 
 
 _MOST_SPANS: Final = 64
