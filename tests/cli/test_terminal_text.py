@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from millstream.core.model.ids import TopicPartition
-from millstream.edge.cli import record_commands, store_commands, tap_command, top_table
+from millstream.edge.cli import record_commands, store_commands, top_table
 from millstream.edge.cli.commands import app
 from millstream.edge.cli.dlq import dead_letter_text
 from millstream.edge.dead_letters.envelope import Envelope
@@ -30,7 +30,7 @@ def test_records_and_entries_are_printable(value: Any) -> None:
     tapped = TapRecord("node", "0_0", 1, 0, "in", 0, 0, HOSTILE, value, 0, (), cut=False)
     lines = [
         record_commands._line(PeekedRecord(0, 0, 0, HOSTILE, value, [])),
-        tap_command._line(tapped),
+        record_commands._tapped_line(tapped),
         *store_commands._lines([[HOSTILE, value], value], described=False),
     ]
     assert all(line.isprintable() for line in lines)
@@ -58,7 +58,7 @@ def test_the_error_in_top_is_printable() -> None:
 def test_every_timestamp_can_be_shown(timestamp: int, shown: str) -> None:
     tapped = TapRecord("node", "0_0", 1, 0, "in", 0, 0, "k", "v", timestamp, (), cut=False)
     assert record_commands._line(PeekedRecord(0, 0, timestamp, "k", "v", [])) == f"0-0  {shown}  k  v"
-    assert tap_command._line(tapped) == f"in-0-0  {shown}  k  v"
+    assert record_commands._tapped_line(tapped) == f"in-0-0  {shown}  k  v"
     letter = Envelope(TopicPartition("dead", 0), 9, b"k", b"v", timestamp, ())
     assert dead_letter_text._row(letter, False)[2] == shown
 

@@ -74,6 +74,12 @@ def store_of(byte_store: str) -> str:
     return byte_store.partition("/")[0]
 
 
+def renamed(byte_store: str, names: Mapping[str, str]) -> str:
+    """Return the name of a byte store after its store was renamed; ``names`` maps old names of stores to new ones."""
+    store, slash, number = byte_store.partition("/")
+    return f"{names.get(store, store)}{slash}{number}"
+
+
 class Version(NamedTuple):
     """The version of the committed state in a local copy.
 

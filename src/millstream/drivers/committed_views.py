@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import ByteStores, ParkedChanges, Version
 from millstream.core.queries.parked_view import Parked, ParkedView
+from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.directory import CopyDirectory
 
 
-class CommittedViews:
-    """Adds parked changes to the views of one copy. Keeps the decoded changes for the next request.
+class CopyQueries(ABC):
+    """Reads one task's local copy: the part of ``CopyReader`` that does not depend on the engine.
 
     Args:
         directory: The directory of the copy, for its parked changes and for errors.
     """
 
-    def __init__(self, directory: CopyDirectory) -> None:
-        self._directory = directory
+    def __init__(self, directory: str) -> None:
+        self._directory = CopyDirectory(directory)
+        self._shown: ByteStores | None = None
+        self._version: Version | None = None
         self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
+        """The decoded changes of the last request, kept for the next one."""
 
-    def committed(self, known: Manifest, view: ByteStores, version: Version | None) -> ByteStores:
-        """Return a committed state.
+    def view(self, known: Manifest) -> ByteStores:
+        """Return a view of a committed state, valid until the next call of a method.
+
+        Raises:
+            CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
+        """
+        if self._shown is not None and self._version == known.current:
+            return self._shown
+        if known.version == 0:
+            self.release()
+            return MemoryStores()
+        self._shown = self._opened_at(known)
+        self._version = known.current
+        return self._shown
+
+    @abstractmethod
+    def release(self) -> None: ...
+
+    @abstractmethod
+    def _opened_at(self, known: Manifest) -> ByteStores:
+        """Return a view of a committed state in place of the one that is shown."""
+
+    def _committed(self, known: Manifest, view: ByteStores, version: Version | None) -> ByteStores:
+        """Add parked changes to a view.
 
         Args:
             version: The version of the view. None if it is empty.
@@ -49,7 +77,6 @@ class CommittedViews:
             raise self._directory.moved(known.current, version)
         return batches
 
-
-def missing_copy(directory: CopyDirectory, error: Exception) -> CopyMovedError:
-    """Return the error for a copy whose files cannot be opened yet."""
-    return CopyMovedError(f"the local copy in {directory.path} does not exist yet: {error}")
+    def _missing(self, error: Exception) -> CopyMovedError:
+        """Return the error for a copy whose files cannot be opened yet."""
+        return CopyMovedError(f"the local copy in {self._directory.path} does not exist yet: {error}")

@@ -29,11 +29,7 @@ class TaskThreads:
     """
 
     def __init__(self, count: int) -> None:
-        self._count = count
-
-    @property
-    def count(self) -> int:
-        return self._count
+        self.count = count
 
     def run(self, work: Sequence[Work]) -> tuple[BaseException | None, ...]:
         jobs = [_Job(each) for each in work]

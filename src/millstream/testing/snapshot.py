@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import IncompatibleTopologyError
 from millstream.core.model.ids import TaskId, TopicPartition
-from millstream.core.ports import StoreChange
+from millstream.core.ports import StoreChange, renamed
 from millstream.core.state.division.entry_keys import entry_keys
 from millstream.core.state.division.shares import divisions
 from millstream.core.state.memory import MemoryStores
@@ -178,13 +178,8 @@ def _under_new_names(state: TaskState, names: Mapping[str, str]) -> TaskState:
         stores=with_new_names(state.snapshot.stores, names),
         operators=with_new_names(state.snapshot.operators, names),
     )
-    content = {_renamed(name, names): rows for name, rows in state.content.items()}
+    content = {renamed(name, names): rows for name, rows in state.content.items()}
     return TaskState(snapshot, content, with_new_names(state.unfinished, names))
-
-
-def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
-    store, slash, rest = byte_store.partition("/")
-    return f"{names.get(store, store)}{slash}{rest}"
 
 
 def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskState]) -> None:

@@ -13,13 +13,13 @@ from typing import ClassVar, TypeVar, cast
 
 import pytest
 
+from millstream.drivers.spark.clock import host_clock
 from millstream.testing.crash import APPS
 from millstream.testing.crash.crash_report import Kill
 from millstream.testing.crash.faults import Faults, FaultTargets, JumpingClock, Space
 from millstream.testing.crash.network import Network
 from millstream.testing.crash.processes import CrashedProgram, CrashTestError
 from millstream.testing.crash.setup import Setup
-from millstream.testing.crash.stream import now_ms
 from millstream.testing.kafka import EmbeddedKafka
 from unit.small_disk import run_on_small_disk
 
@@ -104,7 +104,7 @@ class TestNetwork:
 
 def ahead_ms(clock: JumpingClock) -> int:
     """Return how far a clock is ahead of the host's, read one after the other."""
-    return clock() - now_ms()
+    return clock() - host_clock()
 
 
 class TestClock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from millstream.core.model.errors import TopologyError
 
@@ -24,6 +24,12 @@ def millis(duration: Duration) -> int:
     if isinstance(duration, int) and not isinstance(duration, bool):
         return duration
     raise TypeError(f"a duration must be a datetime.timedelta or an int of milliseconds, not {duration!r}")
+
+
+def since_epoch_ms(time: datetime) -> int:
+    """Return a time in ms since the epoch, rounded down. Without a time zone, it is in UTC."""
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def earliest(*times: int | None) -> int | None:

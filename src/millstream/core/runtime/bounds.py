@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
-from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
+from millstream.core.runtime.admission import admit
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,5 @@ def first_records(positions: Offsets, ends: Offsets, records: int | None) -> Off
         >>> first_records({"a": {0: 5}}, {"a": {0: 3}}, None)
         {'a': {0: 5}}
     """
-    begins = {(t, p): positions.get(t, {}).get(p, 0) for t, partitions in ends.items() for p in partitions}
-    available = {TopicPartition(t, p): max(0, ends[t][p] - begin) for (t, p), begin in begins.items()}
-    taken = dict.fromkeys(available, 0)
-    left = sum(available.values()) if records is None else records
-    for done, partition in enumerate(
-        sorted(available, key=lambda partition: (available[partition], partition))
-    ):
-        share, more = divmod(left, len(available) - done)
-        taken[partition] = min(available[partition], share + bool(more))
-        left -= taken[partition]
-    return {t: {p: begins[t, p] + taken[TopicPartition(t, p)] for p in of} for t, of in ends.items()}
+    begins = {topic: {p: positions.get(topic, {}).get(p, 0) for p in of} for topic, of in ends.items()}
+    return admit(begins, ends, sys.maxsize if records is None else records)

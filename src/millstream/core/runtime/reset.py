@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
-from millstream.core.model.durations import millis
+from millstream.core.model.durations import since_epoch_ms
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.positions import Offsets
 from millstream.core.topology.internal import is_internal
@@ -145,8 +145,7 @@ def timestamp_ms(text: str) -> int:
         raise SettingsError(
             f"{text!r} is not a date and time: write ISO 8601, such as 2026-01-31T18:00:00 (UTC) or 2026-01-31T18:00:00+01:00"
         ) from None
-    zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
-    return millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))
+    return since_epoch_ms(parsed)
 
 
 def listed_offsets(lines: Iterable[str]) -> Offsets:

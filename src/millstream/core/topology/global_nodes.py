@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from millstream.core.topology.join_nodes import Joiner, JoinKind, JoinsByKind
-from millstream.core.topology.nodes import Node, Process, Source, TableSource
+from millstream.core.topology.nodes import KeyedNode, Process, Source, TableSource
 from millstream.core.topology.stores import StoreSpec
 
 
@@ -35,7 +35,7 @@ class GlobalProcess(Process):
 
 
 @dataclass(frozen=True)
-class GlobalJoin(JoinsByKind, Node):
+class GlobalJoin(JoinsByKind, KeyedNode):
     """Joins each record with a row of a global table. A function returns the key of the row (``KStreamGlobalKTableJoin``).
 
     Not pure, although it keeps no state: it reads a store, and no stores are available before Spark's shuffle.
@@ -49,9 +49,6 @@ class GlobalJoin(JoinsByKind, Node):
     selector: Callable[[Any, Any], Any]
     joiner: Joiner
     kind: JoinKind
-
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
 
     @property
     def store_names(self) -> tuple[str, ...]:

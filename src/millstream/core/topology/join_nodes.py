@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.nodes import Node, TableFilter, TableMapValues
+from millstream.core.topology.nodes import KeyedNode, Node, TableFilter, TableMapValues
 from millstream.core.topology.stores import StoreSpec, VersionedSpec, WindowSpec
 
 Joiner = Callable[[Any, Any, Any], Any]
@@ -50,7 +50,7 @@ class JoinsByKind:
 
 
 @dataclass(frozen=True)
-class StreamTableJoin(JoinsByKind, Node):
+class StreamTableJoin(JoinsByKind, KeyedNode):
     """Joins each record with a row of a table, in a versioned table as of the record's time (``KStreamKTableJoin``). Stream to stream.
 
     Attributes:
@@ -65,13 +65,11 @@ class StreamTableJoin(JoinsByKind, Node):
     kind: JoinKind
     with_key: bool
 
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class GraceBuffer(Node):
+class GraceBuffer(KeyedNode):
     """Buffers records until stream time has passed their timestamps by a grace period, and forwards them in timestamp order.
 
     Placed before a join with a versioned table, so that rows may arrive late (KIP-923). Stream to stream.
@@ -85,16 +83,13 @@ class GraceBuffer(Node):
     value: Serde[Any]
     grace: int
 
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
-
     @property
     def remembered_as(self) -> str:
         return self.store.name
 
 
 @dataclass(frozen=True)
-class TableJoin(Node):
+class TableJoin(KeyedNode):
     """One side of a join of two tables by their key (``KTableKTableInnerJoin`` and others). Table to table.
 
     Attributes:
@@ -107,19 +102,15 @@ class TableJoin(Node):
     kind: JoinKind
     left: bool
 
-    pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
-    local_to_key: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class TableMerge(Node):
+class TableMerge(KeyedNode):
     """The result of a join of two tables; its parents are the two sides. Table to table."""
 
-    pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
-    local_to_key: ClassVar[bool] = True
 
 
 def stores_of_table(nodes: Mapping[str, Node], table: str) -> tuple[str, ...]:
@@ -174,7 +165,7 @@ class JoinTimes:
 
 
 @dataclass(frozen=True)
-class StreamJoin(JoinsByKind, Node):
+class StreamJoin(JoinsByKind, KeyedNode):
     """One side of a join of two streams (``KStreamJoinWindow`` and ``KStreamKStreamJoin``). Stream to stream.
 
     Attributes:
@@ -192,9 +183,6 @@ class StreamJoin(JoinsByKind, Node):
     times: JoinTimes
     left: bool
 
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
-
     @property
     def remembered_as(self) -> str:
         """Name of the left store, because both sides share one stream time."""
@@ -202,11 +190,8 @@ class StreamJoin(JoinsByKind, Node):
 
 
 @dataclass(frozen=True)
-class StreamMerge(Node):
+class StreamMerge(KeyedNode):
     """The result of a join of two streams; its parents are the two sides. Stream to stream."""
-
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
 
 
 ForeignKey = Callable[[Any, Any], Any]
@@ -214,7 +199,7 @@ ForeignKey = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
-class Subscribe(Node):
+class Subscribe(KeyedNode):
     """Sends the request for each change of the left table to the right one (``SubscriptionSendProcessorSupplier``). Table to stream.
 
     Attributes:
@@ -229,12 +214,9 @@ class Subscribe(Node):
     other_key: Serde[Any]
     ignores_null: bool = False
 
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
-
 
 @dataclass(frozen=True)
-class Subscriptions(Node):
+class Subscriptions(KeyedNode):
     """Stores the subscriptions and answers them (``SubscriptionReceiveProcessorSupplier``). Stream to stream.
 
     Attributes:
@@ -248,24 +230,18 @@ class Subscriptions(Node):
     key: Serde[Any]
     other_key: Serde[Any]
 
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
-
 
 @dataclass(frozen=True)
-class SubscribedChanges(Node):
+class SubscribedChanges(KeyedNode):
     """Sends a change of a right row to all its subscribers (``ForeignTableJoinProcessorSupplier``). Table to stream."""
 
     store: StoreSpec
     key: Serde[Any]
     other_key: Serde[Any]
 
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True
-
 
 @dataclass(frozen=True)
-class Resolve(Node):
+class Resolve(KeyedNode):
     """Computes results from answers that are not stale (``ResponseJoinProcessorSupplier``). Stream to stream.
 
     Attributes:
@@ -278,6 +254,3 @@ class Resolve(Node):
     value: Serde[Any]
     joiner: Joiner
     kind: JoinKind
-
-    pure: ClassVar[bool] = False
-    local_to_key: ClassVar[bool] = True

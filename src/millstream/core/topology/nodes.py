@@ -82,6 +82,14 @@ class Node:
         return False
 
 
+@dataclass(frozen=True)
+class KeyedNode(Node):
+    """Base of nodes that are not pure, and that key ranges may divide."""
+
+    pure: ClassVar[bool] = False
+    local_to_key: ClassVar[bool] = True
+
+
 # Sources and sinks.
 
 
@@ -276,14 +284,12 @@ class Process(Node):
 
 
 @dataclass(frozen=True)
-class Materialised(Node):
+class Materialised(KeyedNode):
     """Base of nodes that keep their table in a store."""
 
     store: StoreSpec
 
-    pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
-    local_to_key: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

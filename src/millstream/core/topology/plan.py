@@ -11,7 +11,7 @@ from millstream.core.model.answers import DeadLetter
 from millstream.core.model.calls import Calls
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.partitioning import KeyRange
-from millstream.core.topology.async_nodes import unfinished_stores
+from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess, unfinished_stores
 from millstream.core.topology.internal import changelog_topic, commits_topic
 from millstream.core.topology.nodes import Node, Sink, Source
 from millstream.core.topology.patterns import mark_of
@@ -172,6 +172,15 @@ class Plan:
         """Names of the stores of unfinished records of asynchronous operators."""
         return frozenset(
             store for sub in self.subtopologies for store in unfinished_stores(sub.nodes.values()).values()
+        )
+
+    @property
+    def makes_calls(self) -> bool:
+        """Whether it has asynchronous operators, or processors that issue calls."""
+        return any(
+            isinstance(node, Asynchronous | IssuingProcess)
+            for sub in self.subtopologies
+            for node in sub.nodes.values()
         )
 
     @cached_property

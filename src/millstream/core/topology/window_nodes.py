@@ -140,7 +140,7 @@ _FROM_A_TOPIC = (n.Repartition, n.Source)
 
 
 @dataclass(frozen=True)
-class Suppress(n.Node):
+class Suppress(n.KeyedNode):
     """Buffers updates (``KTableSuppress``). Table to table.
 
     Attributes:
@@ -158,9 +158,7 @@ class Suppress(n.Node):
     buffer_times: StoreSpec | None
     closes: tuple[str, ...] = ()
 
-    pure: ClassVar[bool] = False
     table: ClassVar[bool] = True
-    local_to_key: ClassVar[bool] = True
     divisible: ClassVar[bool] = True
 
     @property

@@ -11,7 +11,7 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -29,16 +29,15 @@ _PATIENCE_S = 5.0
 
 
 class Ending:
-    """Calls a function in a separate thread when the process exits. The process waits at most ``patience_s``.
+    """Calls a function in a separate thread when the process exits. The process waits at most 5 s.
 
     A thread of librdkafka may call back into Python, so clients must be destroyed first. Destroying a client waits for its threads, and
     librdkafka has open bugs that deadlock these threads after the loss of a broker (librdkafka 4674, 5476). A connection must not keep a
     finished program from exiting.
     """
 
-    def __init__(self, close: Callable[[], None], patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, close: Callable[[], None]) -> None:
         self._close = close
-        self._patience_s = patience_s
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -57,14 +56,18 @@ class Ending:
 
     def _end(self) -> None:
         self._begun.set()
-        if self._thread is None:
-            return
-        self._thread.join(self._patience_s)
-        if self._thread.is_alive():
-            log.warning(
-                "Kafka clients did not close within %.0f s; the process ends without waiting for them",
-                self._patience_s,
-            )
+        if self._thread is not None:
+            _await_end(self._thread, "process")
+
+
+def _await_end(closing: threading.Thread, waiting: str) -> None:
+    closing.join(_PATIENCE_S)
+    if closing.is_alive():
+        log.warning(
+            "Kafka clients did not close within %.0f s; the %s ends without waiting for them",
+            _PATIENCE_S,
+            waiting,
+        )
 
 
 Client = TypeVar("Client")
@@ -100,6 +103,15 @@ _NO_TOPIC = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
+FENCED: Final = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+"""Errors of a producer whose transactional id another client has taken over."""
+UNUSABLE: Final = FENCED | {KafkaError._FATAL, KafkaError._STATE}
+"""Errors after which a producer can no longer be used."""
 _NOT_SETTABLE = {KafkaError._INVALID_ARG, KafkaError._UNSUPPORTED_FEATURE, KafkaError._NOT_IMPLEMENTED}
 
 
@@ -167,12 +179,7 @@ def hang_up(settings: ClientSettings) -> None:
     clients = [_WARM.pop(known, None) for known in tuple(_WARM) if wanted.issubset(known[1])]
     closing = threading.Thread(target=clients.clear, name="millstream-closing", daemon=True)
     closing.start()
-    closing.join(_PATIENCE_S)
-    if closing.is_alive():
-        log.warning(
-            "Kafka clients did not close within %.0f s; the application ends without waiting for them",
-            _PATIENCE_S,
-        )
+    _await_end(closing, "application")
 
 
 def is_unavailable(error: KafkaError) -> bool:

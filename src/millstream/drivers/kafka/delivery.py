@@ -18,7 +18,16 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import BatchId
 from millstream.core.topology.internal import commits_topic
-from millstream.drivers.kafka.clients import ClientSettings, discard, is_unavailable, made, translated, warm
+from millstream.drivers.kafka.clients import (
+    FENCED,
+    UNUSABLE,
+    ClientSettings,
+    discard,
+    is_unavailable,
+    made,
+    translated,
+    warm,
+)
 from millstream.drivers.kafka.marks import (
     Mark,
     Marks,
@@ -42,14 +51,6 @@ _GRACE_S = 5.0
 _RETRY_S = 0.05
 _YIELD_S = 5.0
 """Time that a delivery without its id waits for another attempt of the micro-batch, before it takes the id back, in seconds."""
-_FENCED: Final = {
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING,
-}
-_LOST: Final = _FENCED | {KafkaError._FATAL, KafkaError._STATE}
-"""Errors after which a producer can no longer be used."""
 _TAKEN_BACK: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._MSG_TIMED_OUT}
 """Errors of records that an aborted transaction discards, or that were not sent while it was open."""
 
@@ -108,7 +109,7 @@ class Transaction:
             try:
                 self._insist(doing, self._producer.init_transactions)
             except (KafkaException, Overdue) as error:
-                if isinstance(error, KafkaException) and error.args[0].code() not in _LOST:
+                if isinstance(error, KafkaException) and error.args[0].code() not in UNUSABLE:
                     raise translated(error, doing, self._servers) from error
                 if patience.is_over():
                     raise self._no_answer(doing, error.args[0]) from error
@@ -285,7 +286,7 @@ class Transaction:
                 return answer
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.fatal() or cause.txn_requires_abort() or cause.code() in _LOST:
+                if cause.fatal() or cause.txn_requires_abort() or cause.code() in UNUSABLE:
                     raise
                 if not is_unavailable(cause):
                     raise translated(error, doing, self._servers) from error
@@ -320,9 +321,9 @@ class Transaction:
         refusals = [failure for failure in self._failing.failures if failure[0].code() not in _TAKEN_BACK]
         self._failing.failures.clear()
         if (
-            cause.code() in _LOST
+            cause.code() in UNUSABLE
             or cause.fatal()
-            or any(failure[0].code() in _FENCED for failure in refusals)
+            or any(failure[0].code() in FENCED for failure in refusals)
         ):
             return self._fenced(cause)
         if refusals and not is_unavailable(refusals[0][0]):

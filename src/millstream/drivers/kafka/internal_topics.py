@@ -1,8 +1,8 @@
-"""Requests about internal topics in use: reading their configuration and deleting records."""
+"""Requests about internal topics in use: reading their configuration and their records, and deleting records."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
@@ -11,8 +11,11 @@ from confluent_kafka.admin import ConfigResource
 
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import log
+from millstream.drivers.kafka.fetch import KafkaFetcher
 
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -77,6 +80,30 @@ class InternalTopics:
                 raise
             return False
         return True
+
+
+@dataclass(frozen=True)
+class KafkaChangelogs:
+    """Reads partitions of internal topics from the beginning to the end. Implements ``ChangelogReader``. Picklable.
+
+    Attributes:
+        fetcher: Reads the records. Like ``broker``, it omits records of open and aborted transactions.
+    """
+
+    broker: Broker
+    fetcher: KafkaFetcher
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        count = self.broker.partition_counts([topic]).get(topic, 0)
+        if partition >= count:
+            return OffsetRange(topic, partition, 0, 0)
+        begin = self.broker.begin_offsets({topic: count})[topic][partition]
+        end = self.broker.end_offsets({topic: count})[topic][partition]
+        return OffsetRange(topic, partition, begin, end)
+
+    def read(self, offsets: OffsetRange) -> Iterator[Records]:
+        if offsets.end > offsets.start:
+            yield from self.fetcher.fetch(offsets)
 
 
 def _is_denied(error: MillstreamError) -> bool:

@@ -12,9 +12,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+from uuid import uuid4
 
 from millstream.core.model.errors import SettingsError
-from millstream.drivers.kafka.callbacks import Callback
+
+
+@dataclass(frozen=True)
+class Callback:
+    """A user function in client settings, such as ``oauth_cb``. Picklable if the function is.
+
+    Unpickling a setting creates a new function object. The identity, which is equal in every process, lets a process find its cached
+    clients.
+
+    Example:
+        >>> Callback(len)("four")
+        4
+    """
+
+    function: Callable[..., Any] = field(repr=False, compare=False)
+    identity: str = field(default_factory=lambda: uuid4().hex)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
 
 @runtime_checkable

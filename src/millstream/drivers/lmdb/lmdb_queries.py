@@ -13,16 +13,14 @@ from typing import Any
 import lmdb
 
 from millstream.core.ports import ByteStores, Version
-from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.committed_views import CommittedViews, missing_copy
-from millstream.drivers.directory import CopyDirectory
+from millstream.drivers.committed_views import CopyQueries
 from millstream.drivers.lmdb.lmdb_copy import environment_of, version_of
 from millstream.drivers.lmdb.row_encoding import DATA_FILE
 from millstream.drivers.lmdb.view import BROKEN, LmdbView
 
 
-class LmdbQueries:
+class LmdbQueries(CopyQueries):
     """Reads one task's local copy.
 
     A view remains open for further requests until the next one is opened or :meth:`release` is called, because an open view prevents LMDB
@@ -30,25 +28,13 @@ class LmdbQueries:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = CopyDirectory(directory)
-        self._views = CommittedViews(self._directory)
+        super().__init__(directory)
         self._env: Any = None
         self._inode = -1
         self._view: LmdbView | None = None
-        self._shown: ByteStores | None = None
-        self._version: Version | None = None
 
-    def view(self, known: Manifest) -> ByteStores:
-        """Return a view of a committed state, valid until the next call of a method.
-
-        Raises:
-            CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
-        """
-        if self._shown is not None and self._version == known.current:
-            return self._shown
+    def _opened_at(self, known: Manifest) -> ByteStores:
         self.release()
-        if known.version == 0:
-            return MemoryStores()
         return self._opened(lambda version: known)
 
     def newest(self) -> Manifest:
@@ -63,7 +49,7 @@ class LmdbQueries:
         try:
             version = version_of(self._view)
             known = wanted(version)
-            self._shown = self._views.committed(known, self._view, version)
+            self._shown = self._committed(known, self._view, version)
         except BROKEN as error:
             raise self._directory.damaged(str(error)) from error
         finally:
@@ -94,5 +80,5 @@ class LmdbQueries:
             if self._env is None:
                 self._env, self._inode = environment_of(file, readonly=True), inode
         except (OSError, lmdb.Error) as error:
-            raise missing_copy(self._directory, error) from None
+            raise self._missing(error) from None
         return self._env

@@ -16,42 +16,25 @@ from typing import Any
 import rocksdict
 
 from millstream.core.model.errors import CopyMovedError
-from millstream.core.ports import ByteReader, ByteStores, Version
-from millstream.core.state.memory import NOTHING, MemoryStores
+from millstream.core.ports import ByteReader, ByteStores
+from millstream.core.state.memory import NOTHING
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.committed_views import CommittedViews, missing_copy
+from millstream.drivers.committed_views import CopyQueries
 from millstream.drivers.directory import CopyDirectory, version_from_bytes
 from millstream.drivers.rocksdb.rocksdb_copy import DATABASE, RocksReader
 from millstream.drivers.rocksdb.rocksdb_database import VERSION, families, store_numbers
 from millstream.drivers.rocksdb.rocksdb_options import reading_options
 
 
-class RocksQueries:
+class RocksQueries(CopyQueries):
     """Reads one task's local copy.
 
     A database that was not read between two releases is closed, because it keeps deleted files on the disk.
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = CopyDirectory(directory)
-        self._views = CommittedViews(self._directory)
+        super().__init__(directory)
         self._database: _ReadOnly | None = None
-        self._shown: ByteStores | None = None
-        self._version: Version | None = None
-
-    def view(self, known: Manifest) -> ByteStores:
-        """Return a view of a committed state, valid until the next call of a method.
-
-        Raises:
-            CopyMovedError: If the copy does not have that state: it is being restored, or is already ahead.
-        """
-        if self._shown is not None and self._version == known.current:
-            return self._shown
-        if known.version == 0:
-            return MemoryStores()
-        self._shown = self._followed(known)
-        self._version = known.current
-        return self._shown
 
     def newest(self) -> Manifest:
         self.close()
@@ -68,20 +51,20 @@ class RocksQueries:
     def close(self) -> None:
         self._database = self._shown = self._version = None
 
-    def _followed(self, known: Manifest) -> ByteStores:
+    def _opened_at(self, known: Manifest) -> ByteStores:
         if self._database is not None:
             try:
-                return self._views.committed(known, self._database, self._database.version)
+                return self._committed(known, self._database, self._database.version)
             except CopyMovedError:
                 self.close()
         self._database = self._opened()
-        return self._views.committed(known, self._database, self._database.version)
+        return self._committed(known, self._database, self._database.version)
 
     def _opened(self) -> _ReadOnly:
         try:
             return _ReadOnly(self._directory)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
-            raise missing_copy(self._directory, error) from None
+            raise self._missing(error) from None
 
 
 class _ReadOnly:

@@ -61,7 +61,7 @@ class ControlAddress:
             idle = _IDLE.setdefault(self, [])
             try:
                 connection = self._connection(idle)
-                _send(connection, (question, data))
+                connection.send_bytes(_pickled((question, data)))
                 answer, error = connection.recv()
             except (OSError, EOFError):
                 idle.clear()
@@ -159,10 +159,6 @@ class ControlServer:
             return _pickled((answer, None))
         except Exception as error:  # whatever pickle, or an object of the user's program, raises
             return _pickled((None, _not_sendable(error)))
-
-
-def _send(connection: Connection[Any, Any], message: object) -> None:
-    connection.send_bytes(_pickled(message))
 
 
 def _pickled(message: object) -> bytes:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -34,7 +33,6 @@ from millstream.drivers.spark.source_options import in_driver, in_executor, opti
 FORMAT = "millstream_rows"
 _IDLE_POLL_S = 0.04
 
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 ROWS = StructType(
     [
         StructField("key", BinaryType()),
@@ -43,10 +41,9 @@ ROWS = StructType(
         StructField("partition", IntegerType()),
         StructField("offset", LongType()),
         StructField("timestamp", TimestampType()),
-        StructField("headers", ArrayType(_HEADER)),
+        StructField("headers", wire.HEADERS),
     ]
 )
-_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -55,7 +52,7 @@ _SCHEMA = pa.schema(
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
         pa.field("timestamp", pa.timestamp("us", "UTC")),
-        pa.field("headers", _HEADERS),
+        pa.field("headers", wire.HEADERS_ARROW),
     ]
 )
 
@@ -161,7 +158,6 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _rows(planned: OffsetRange, batch: pa.RecordBatch) -> pa.RecordBatch:
     count = batch.num_rows
-    headers = batch.column("headers") if "headers" in batch.schema.names else pa.nulls(count, _HEADERS)
     return pa.RecordBatch.from_arrays(
         [
             batch.column("key"),
@@ -169,8 +165,7 @@ def _rows(planned: OffsetRange, batch: pa.RecordBatch) -> pa.RecordBatch:
             pa.array([planned.topic] * count, pa.string()),
             pa.array([planned.partition] * count, pa.int32()),
             batch.column("offset"),
-            batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
-            headers,
+            *wire.times_and_headers(batch),
         ],
         schema=_SCHEMA,
     )

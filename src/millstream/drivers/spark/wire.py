@@ -12,13 +12,23 @@ import json
 import re
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from millstream.core.model import errors
 from millstream.core.model.errors import MillstreamError, SparkRuntimeError
@@ -64,21 +74,15 @@ and ``lane`` identify the queue of the records, and ``start`` and ``end`` their 
 :func:`batch_text`, ``now_ms`` its wall clock, and ``ahead_ms`` how far this clock was ahead of the host's clock. A repeated read of a range
 returns the same rows, because Spark compares them."""
 
+_IN_ARROW: Final[Mapping[type[DataType], pa.DataType]] = {
+    BinaryType: pa.binary(),
+    ByteType: pa.int8(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    StringType: pa.string(),
+}
 CHUNK_ARROW: Final = pa.schema(
-    [
-        pa.field("group", pa.int32(), nullable=False),
-        pa.field("kind", pa.int8(), nullable=False),
-        pa.field("task", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("lane", pa.string(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("batch", pa.string(), nullable=False),
-        pa.field("now_ms", pa.int64(), nullable=False),
-        pa.field("ahead_ms", pa.int64(), nullable=False),
-        pa.field("payload", pa.binary(), nullable=False),
-    ]
+    [pa.field(field.name, _IN_ARROW[type(field.dataType)], nullable=False) for field in CHUNK_ROWS]
 )
 
 OUTPUT_ROWS = StructType(
@@ -98,7 +102,9 @@ _VALUED: Final = b"valued"
 """The largest timestamp among records with a key and a value, if it differs."""
 _STEPS: Final = b"steps"
 """The steps of the partition time, if any."""
-_HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+"""The type of a record's headers in Spark."""
+HEADERS_ARROW: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
 def batch_text(batch: BatchId) -> str:
@@ -137,7 +143,7 @@ def to_arrow(records: Records) -> pa.RecordBatch:
             columns["valued_before"] = pa.array(records.times.valued_before, pa.int64())
     if records.headers is not None:
         named = [[{"key": name, "value": value} for name, value in headers] for headers in records.headers]
-        columns["headers"] = pa.array(named, _HEADERS)
+        columns["headers"] = pa.array(named, HEADERS_ARROW)
     metadata = {_WRITER: records.writer.encode()} if records.writer else {}
     if records.times is not None:
         metadata |= times_metadata(records.times.end, records.times.steps)
@@ -185,7 +191,7 @@ def decode(payload: bytes) -> Records:
         batch.column("value").to_pylist(),
         numbers("timestamp"),
         numbers("offset") if "offset" in names else [],
-        _headers(batch.column("headers")) if "headers" in names else None,
+        headers_of(batch.column("headers")) if "headers" in names else None,
         numbers("partition") if "partition" in names else None,
         metadata.get(_WRITER, b"").decode(),
         times,
@@ -205,10 +211,17 @@ def decode_batch(payload: Any) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
-def _headers(column: pa.Array) -> list[Any]:
+def headers_of(column: pa.Array) -> list[Any]:
     return [
         tuple((header["key"], header["value"]) for header in headers or ()) for headers in column.to_pylist()
     ]
+
+
+def times_and_headers(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Return the timestamps and the headers of records from :func:`to_arrow`, as columns of rows in Spark."""
+    times = batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    has_headers = "headers" in batch.schema.names
+    return times, batch.column("headers") if has_headers else pa.nulls(batch.num_rows, HEADERS_ARROW)
 
 
 def arrow_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:

@@ -24,11 +24,10 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.control import ControlServer
 from millstream.drivers.spark.driver.classes import keep_classes
 from millstream.drivers.spark.executor.copies import CopiesSpec
-from millstream.edge.application.application_state import ApplicationState
 from millstream.edge.application.auto_workers import AutoWorkers
 from millstream.edge.application.draining import Draining
 from millstream.edge.application.periodic_task import PeriodicTask
-from millstream.edge.application.replaceable_query import ReplaceableQuery
+from millstream.edge.application.replaceable_query import ApplicationState, ReplaceableQuery
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.broker.record_purging import Purge, RecordDeleter
 from millstream.edge.checkpoint.continuity import Continuity

@@ -20,10 +20,11 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.marks import Mark
 from millstream.drivers.spark.clock import Clock
-from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files, files_of, manifests
+from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files, files_of
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.query import QuerySpec, start
 from millstream.drivers.spark.driver.spark_session import configured, partitions_of
+from millstream.drivers.spark.driver.stored import manifests
 from millstream.drivers.spark.driver.wanted import AS_READ_CONF
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.executor.restore_progress import ApplicationListener
@@ -33,9 +34,8 @@ from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 from millstream.drivers.threads import ThreadsOfTasks
 from millstream.edge.application.application_run import ApplicationRun
 from millstream.edge.application.run_bounds import Bound
-from millstream.edge.broker.global_topics import global_partitions
 from millstream.edge.broker.kafka_clients import Clients
-from millstream.edge.broker.topic_preparation import TopicPreparation
+from millstream.edge.broker.topic_preparation import TopicPreparation, global_partitions
 from millstream.edge.checkpoint import shuffle_rescaling
 from millstream.edge.checkpoint.checkpoint_health import sound_progress
 from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newest_of, start_facts
@@ -50,7 +50,7 @@ from millstream.edge.checkpoint.continuity import (
     rebuilds,
 )
 from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
-from millstream.edge.planning.async_workers import AsyncWorkers, makes_calls
+from millstream.edge.planning.async_workers import AsyncWorkers
 from millstream.edge.planning.plans import check_split_topics, spark_partitions
 from millstream.edge.planning.programs import Program
 from millstream.edge.planning.worker_counts import first_workers, threads_of
@@ -336,7 +336,7 @@ class Launch:
             clients.global_topics(plan),
             settings.max_task_idle_ms,
             settings.statestore_cache_max_bytes,
-            AsyncWorkers(self.run.checkpoint) if makes_calls(plan) else None,
+            AsyncWorkers(self.run.checkpoint) if plan.makes_calls else None,
             not settings.exactly_once,
             self._files().local(DIRECTORY),
         )

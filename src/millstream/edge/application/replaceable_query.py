@@ -12,8 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
-from millstream.core.runtime.lifecycle import ENDING, PROCESSING, Event
-from millstream.edge.application.application_state import ApplicationState
+from millstream.core.runtime.lifecycle import ENDING, INITIAL, PROCESSING, Event, State, state_after
 from millstream.edge.spark.spark_errors import is_transient
 
 log = logging.getLogger("millstream.application")
@@ -22,6 +21,20 @@ _POLL_S = 0.02
 _RETRY_S = 1.0
 _MAX_RESTARTS = 3
 _ENDED = "the query ended while the application was changing"
+
+
+class ApplicationState:
+    """The state of an application. Several threads change it, under a lock."""
+
+    def __init__(self) -> None:
+        self.now: State = INITIAL
+        self._lock = threading.Lock()
+
+    def on(self, event: Event) -> bool:
+        """Apply an event; return whether it changed the state."""
+        with self._lock:
+            before, self.now = self.now, state_after(self.now, event)
+            return self.now is not before
 
 
 class ReplaceableQuery:

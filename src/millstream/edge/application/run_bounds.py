@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from millstream.core.model.durations import millis
+from millstream.core.model.durations import since_epoch_ms
 from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.runtime.bounds import RunEnd
 from millstream.drivers.spark.spec import SourceSpec
@@ -57,8 +57,7 @@ class Bound:
         if isinstance(until, int) and not isinstance(until, bool) and until > 0:
             return cls(RunEnd(records=until))
         if isinstance(until, datetime):
-            zoned = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-            return cls(RunEnd(before_ms=millis(zoned - datetime(1970, 1, 1, tzinfo=UTC))))
+            return cls(RunEnd(before_ms=since_epoch_ms(until)))
         if isinstance(until, timedelta) and until > timedelta(0):
             return cls(lasts_s=until.total_seconds())
         raise SettingsError(

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import Sender
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.changelog import KafkaChangelogs
-from millstream.drivers.kafka.clients import hang_up
+from millstream.drivers.kafka.clients import ClientSettings, hang_up
 from millstream.drivers.kafka.election import Election
-from millstream.drivers.kafka.fanout.epoch_reader import KafkaEpochs
+from millstream.drivers.kafka.fanout.control_log import KafkaEpochs
 from millstream.drivers.kafka.fanout.sender import FanOutSender
 from millstream.drivers.kafka.fetch import KafkaFetcher
-from millstream.drivers.kafka.internal_topics import InternalTopics
+from millstream.drivers.kafka.internal_topics import InternalTopics, KafkaChangelogs
 from millstream.drivers.kafka.marks import Marks
 from millstream.drivers.kafka.produce import KafkaSender
 from millstream.drivers.kafka.transactions import KafkaTransactions
 from millstream.drivers.spark.executor.changelogs import published
 from millstream.drivers.spark.executor.global_restore import GlobalTopics
-from millstream.edge.broker.topic_creation import creates_topics
+from millstream.edge.broker.topic_preparation import creates_topics
 from millstream.edge.settings.settings import Settings
 
 _MOST_BYTES: Final = 1_000_000
@@ -51,7 +50,7 @@ class Clients:
         return creates_topics(self.broker())
 
     def disconnect(self) -> None:
-        hang_up(self.settings.client("admin", self.application_id))
+        hang_up(self._client("admin"))
 
     def fetcher(self) -> KafkaFetcher:
         skip_lost = self.settings.on_lost_offsets == "skip"
@@ -75,7 +74,7 @@ class Clients:
 
     def most_bytes(self) -> int:
         """Return the maximum size of a record of the producer, bytes."""
-        producer = self.settings.client("producer", self.application_id)
+        producer = self._client("producer")
         return int(producer.get("message.max.bytes", _MOST_BYTES))
 
     def most_bytes_in(self, topics: Mapping[str, int]) -> dict[str, int]:
@@ -83,7 +82,7 @@ class Clients:
 
         Empty for a producer that compresses, because the broker measures the compressed size.
         """
-        producer = self.settings.client("producer", self.application_id)
+        producer = self._client("producer")
         if any(producer.get(name, "none") != "none" for name in _COMPRESSION):
             return {}
         existing = [topic for topic, partitions in topics.items() if partitions]
@@ -95,22 +94,22 @@ class Clients:
 
     def transactions(self, run: str = "") -> KafkaTransactions:
         settings = self.settings
-        producer = settings.client("producer", self.application_id)
-        consumer, patience_s = (
-            settings.client("consumer", self.application_id),
-            settings.task_timeout_ms / 1000,
-        )
+        patience_s, timeout_ms = settings.task_timeout_ms / 1000, settings.transaction_timeout_ms
         return KafkaTransactions(
-            producer, consumer, self.application_id, patience_s, settings.transaction_timeout_ms, run
+            self._client("producer"),
+            self._client("consumer"),
+            self.application_id,
+            patience_s,
+            timeout_ms,
+            run,
         )
 
     def election(self) -> Election:
-        consumer = self.settings.client("consumer", self.application_id)
-        return Election(consumer, self.broker(), self.application_id, self.settings.replication_factor)
+        replicas = self.settings.replication_factor
+        return Election(self._client("consumer"), self.broker(), self.application_id, replicas)
 
     def marks(self) -> Marks:
-        admin = self.settings.client("admin", self.application_id)
-        return Marks(admin, self.application_id, self.settings.request_timeout_ms / 1000)
+        return Marks(self._client("admin"), self.application_id, self._timeout_s)
 
     def changelogs(self, plan: Plan) -> KafkaChangelogs | None:
         """Return the reader of changelog topics, which reads only committed records; None without changelog topics."""
@@ -131,23 +130,23 @@ class Clients:
         """Return the epochs of the topics that are read with their fan-out topics; None if there are none."""
         if not plan.split_topics:
             return None
-        consumer, timeout_s = (
-            self.settings.client("consumer", self.application_id),
-            self.settings.request_timeout_ms / 1000,
-        )
-        return KafkaEpochs(consumer, plan.split_topics, timeout_s)
+        return KafkaEpochs(self._client("consumer"), plan.split_topics, self._timeout_s)
 
     def _sender(self) -> KafkaSender:
-        return KafkaSender(self.settings.client("producer", self.application_id))
+        return KafkaSender(self._client("producer"))
 
     def _broker(self, *, read_committed: bool) -> Broker:
-        admin, timeout_s = (
-            self.settings.client("admin", self.application_id),
-            self.settings.request_timeout_ms / 1000,
-        )
-        return Broker(admin, self.application_id, read_committed, timeout_s)
+        return Broker(self._client("admin"), self.application_id, read_committed, self._timeout_s)
 
     def _fetcher(self, *, read_committed: bool, skip_lost: bool = False) -> KafkaFetcher:
-        consumer = self.settings.client("consumer", self.application_id)
         patience_s = self.settings.task_timeout_ms / 1000
-        return KafkaFetcher(consumer, self.application_id, read_committed, patience_s, skip_lost)
+        return KafkaFetcher(
+            self._client("consumer"), self.application_id, read_committed, patience_s, skip_lost
+        )
+
+    def _client(self, kind: Literal["admin", "consumer", "producer"]) -> ClientSettings:
+        return self.settings.client(kind, self.application_id)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.settings.request_timeout_ms / 1000

@@ -6,20 +6,31 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from millstream.core.model.errors import IncompatibleTopologyError, SettingsError, TopicNotFoundError
+from confluent_kafka.admin import ConfigResource
+
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    IncompatibleTopologyError,
+    MillstreamError,
+    SettingsError,
+    TopicNotFoundError,
+)
 from millstream.core.topology.internal import (
     REPARTITION_CONFIG,
     changelog_config,
     repartition_config,
     wrong_config,
 )
-from millstream.core.topology.layout import Layout
+from millstream.core.topology.layout import Layout, missing_topics
 from millstream.core.topology.plan import Plan
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.internal_topics import InternalTopics
 
 _WAIT_S = 3.0
+_OF_BROKERS: Final = "auto.create.topics.enable"
+_OF_CLIENTS: Final = "allow.auto.create.topics"
 
 
 @dataclass(frozen=True)
@@ -158,3 +169,40 @@ def _unfit(topic: str, partitions: int, wanted: int) -> SettingsError:
         f"the internal topic {topic!r} has {partitions} partitions, but {wanted} are needed. It belongs to an earlier version of "
         "this application: use another application id, or delete the topic together with the application's checkpoint"
     )
+
+
+def global_partitions(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
+    """Return the partition counts of the topics of global stores."""
+    missing = [topic for topic in plan.global_part_of if topic not in existing]
+    if missing:
+        raise missing_topics(missing)
+    return {topic: existing[topic] for topic in plan.global_part_of}
+
+
+def creates_topics(broker: Broker) -> bool | None:
+    """Return whether the brokers create a missing topic when a producer asks for it, without creating any; None if this user may not see that.
+
+    Raises:
+        BrokerUnavailableError: If no broker answers in time.
+    """
+    if str(broker.settings.get(_OF_CLIENTS, True)).lower() == "false":
+        return False
+    try:
+        found = broker.ask(f"reading {_OF_BROKERS} of the brokers", lambda: _configured(broker))
+    except BrokerUnavailableError:
+        raise
+    except MillstreamError:
+        return None
+    return True if "true" in found else False if found == {"false"} else None
+
+
+def _configured(broker: Broker) -> set[str | None]:
+    """Return the configurations of all brokers. A request can name only one of them."""
+    admin = broker.admin()
+    found = set()
+    for number in admin.list_topics(timeout=broker.timeout_s).brokers:
+        wanted = ConfigResource(ConfigResource.Type.BROKER, str(number))
+        (future,) = admin.describe_configs([wanted], request_timeout=broker.timeout_s).values()
+        entry = future.result().get(_OF_BROKERS)
+        found.add(None if entry is None else entry.value)
+    return found

@@ -23,6 +23,8 @@ TopologyTarget = Annotated[
 Servers = Annotated[
     str | None, typer.Option(help="Brokers, as host:port,host:port. Default: from the settings.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 StateDir = Annotated[
     Path | None, typer.Option(help="State directory of the application. Default: from the settings.")
 ]

@@ -14,9 +14,11 @@ import typer
 from dotenv import load_dotenv
 
 from millstream.edge.cli.command_options import (
+    DryRun,
     Servers,
     StateDir,
     TopologyTarget,
+    Yes,
     reporting_errors,
     settings_of,
     settings_without_broker,
@@ -26,11 +28,9 @@ from millstream.edge.cli.control_commands import page, parallelism, pause, range
 from millstream.edge.cli.describe_command import DescribeFormat, described
 from millstream.edge.cli.dlq.dead_letter_commands import letters
 from millstream.edge.cli.fanout_commands import fanout
-from millstream.edge.cli.record_commands import peek, send
+from millstream.edge.cli.record_commands import peek, record, replay, send, tap
 from millstream.edge.cli.run_commands import plan, run, shell
-from millstream.edge.cli.slice_commands import record, replay
 from millstream.edge.cli.store_commands import StoreCommand, store
-from millstream.edge.cli.tap_command import tap
 from millstream.edge.cli.top import top
 
 app = typer.Typer(
@@ -134,7 +134,6 @@ CheckpointLocation = Annotated[
     str | None,
     typer.Option(help="The application's checkpoint_location. Default: from the settings."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 
 
 app.command()(pause)
@@ -210,7 +209,7 @@ def reset(
         str | None, typer.Option(help="Spark master, if the checkpoint is not on a local disk.")
     ] = None,
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Start a stopped application over, at chosen offsets and with empty stores."""
     from millstream.edge.checkpoint.application_reset import ResetRequest

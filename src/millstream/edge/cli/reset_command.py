@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from millstream.core.topology.plan import counted
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.election import living_drivers
 from millstream.drivers.kafka.process_names import process_of
+from millstream.drivers.spark.clock import host_clock
 from millstream.drivers.spark.driver.checkpoint import Files, files_of
 from millstream.edge.checkpoint.application_reset import (
     ResetPlan,
@@ -29,7 +29,7 @@ from millstream.edge.checkpoint.application_reset import (
 )
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.cli.spark_sessions import Sessions
-from millstream.edge.settings.duration_text import duration_ms
+from millstream.edge.settings.setting_types import duration_ms
 from millstream.edge.settings.settings import Settings
 
 
@@ -50,7 +50,7 @@ def reset(request: ResetRequest, settings: Settings, *, dry_run: bool, sure: Cal
             files = files_of(location, sessions.get)
             plan = planned(request, broker, files, home)
             check_listed(request, plan)
-            for line in plan_lines(plan, files, location, _now_ms()):
+            for line in plan_lines(plan, files, location, host_clock()):
                 typer.echo(line)
             if dry_run:
                 typer.echo("Nothing was changed (--dry-run).")
@@ -156,7 +156,7 @@ def target_of(
         "--to-latest": (to_latest, lambda: Target("latest")),
         "--to-offset": (to_offset is not None, lambda: Target("offset", to_offset or 0)),
         "--to-datetime": (to_datetime is not None, lambda: _since(timestamp_ms(to_datetime or ""))),
-        "--by-duration": (by_duration is not None, lambda: _since(_now_ms() - _age_ms(by_duration or ""))),
+        "--by-duration": (by_duration is not None, lambda: _since(host_clock() - _age_ms(by_duration or ""))),
         "--shift-by": (shift_by is not None, lambda: Target("shift", shift_by or 0)),
         "--from-file": (from_file is not None, lambda: Target("listed", listed=_read(from_file or Path()))),
     }
@@ -205,7 +205,3 @@ def _read(file: Path) -> dict[str, dict[int, int]]:
     if min(offsets) < 0:
         raise SettingsError(f"{str(file)!r} lists the offset {min(offsets)}; offsets begin at 0")
     return listed
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)  # noqa: TID251 - the command's own clock

@@ -19,7 +19,7 @@ from typing import Final
 from millstream.core.model.errors import ControlError
 from millstream.drivers.peer_processes import is_alive
 from millstream.drivers.spark.control import ControlAddress
-from millstream.edge.control.private_file import write_private_file
+from millstream.edge.checkpoint.disk_space import unwritable
 
 _FILE: Final = "control.json"
 _RELEASE_S: Final = 1.0
@@ -97,3 +97,20 @@ def no_answer(home: Path, application_id: str) -> ControlError:
         f"application {application_id!r} does not answer: it has ended without deleting {str(home / _FILE)!r}, perhaps "
         "because it was killed. Start it again, which overwrites the file"
     )
+
+
+def write_private_file(file: Path, text: str) -> None:
+    """Write a file that only this user may read. It replaces an earlier one; a reader never sees a part of it.
+
+    Raises:
+        SettingsError: If the file cannot be written.
+    """
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(number, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        partial.replace(file)
+    except OSError as error:
+        raise unwritable(file, error) from None

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from millstream.core.asynchronous.async_worker import AsyncWorker
 from millstream.core.model.errors import TopologyError
-from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
 from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
 
@@ -35,21 +34,13 @@ class AsyncWorkers:
         return _CONNECTIONS[address]
 
 
-def makes_calls(plan: Plan) -> bool:
-    return any(
-        isinstance(node, (Asynchronous, IssuingProcess))
-        for sub in plan.subtopologies
-        for node in sub.nodes.values()
-    )
-
-
 def refuse_calls(plan: Plan) -> None:
     """Refuse asynchronous operators in a user's own query.
 
     Raises:
         TopologyError: If the plan has such operators, because nothing would wake the query when a call ends.
     """
-    if makes_calls(plan):
+    if plan.makes_calls:
         raise TopologyError(
             "ms.spark.transform cannot run asynchronous operators: your own query is not woken when a call has ended. Run "
             "the topology as a millstream.Application"

@@ -80,9 +80,7 @@ class StoreReader(Generic[K, V]):
         Source: ``ReadOnlyKeyValueStore.get``; ``VersionedKeyValueStore.get``.
         """
         arguments = (key,) if as_of is None else (key, as_of)
-        found: V | None = self._ask(
-            Question(self.name, "get", arguments, None, self._timestamps, self._max_lag)
-        ).value
+        found: V | None = self.answer("get", *arguments).value
         return found
 
     def range(

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millstream.drivers.kafka import secret_references
-from millstream.drivers.kafka.callbacks import Callback
-from millstream.drivers.kafka.secret_references import Secret
+from millstream.drivers.kafka.secret_references import Callback, Secret
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from millstream.core.model.errors import TopologyError
+from millstream.core.engine.policy import check_policy
+from millstream.core.model.durations import millis
+from millstream.core.model.errors import SettingsError, TopologyError
 from millstream.core.model.topics import checked_name
+
+_ISO_8601 = re.compile(r"[+-]?P", re.IGNORECASE)
+_DURATION = TypeAdapter(timedelta)
 
 
 def _filled(value: Any) -> Any:
@@ -58,9 +65,38 @@ def _replicas(count: int) -> int:
     return count
 
 
+def duration_ms(duration: Any) -> Any:
+    """Return a ``timedelta`` or an ISO 8601 duration in ms, and any other value unchanged.
+
+    Raises:
+        ValueError: If the value looks like an ISO 8601 duration but is not valid.
+
+    Example:
+        >>> duration_ms("P1DT2H"), duration_ms(timedelta(seconds=2)), duration_ms(250)
+        (93600000, 2000, 250)
+    """
+    if isinstance(duration, str) and _ISO_8601.match(duration):
+        duration = _DURATION.validate_python(duration)
+    return millis(duration) if isinstance(duration, timedelta) else duration
+
+
+def checked_policy(policy: Any) -> Any:
+    """Return a valid error policy; refuse an invalid one with a validation error of the setting."""
+    try:
+        check_policy("policy", policy)
+    except SettingsError:
+        raise PydanticCustomError(
+            "policy",
+            "Input should be 'fail', 'skip' or 'dead_letter', ms.dead_letter('topic') or an error handler",
+        ) from None
+    return policy
+
+
 FilledText = Annotated[str, BeforeValidator(_filled)]
 Directory = Annotated[Path, BeforeValidator(_filled)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Master = Annotated[str, AfterValidator(master_of)]
 Replicas = Annotated[int, Field(ge=-1), AfterValidator(_replicas)]
 Port = Annotated[int | None, Field(ge=0, lt=65_536), BeforeValidator(_port)]
+Milliseconds = Annotated[int, BeforeValidator(duration_ms)]
+"""A duration: milliseconds, a ``timedelta``, or ISO 8601 text such as ``PT5M``."""

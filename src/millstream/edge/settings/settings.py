@@ -17,8 +17,7 @@ from pydantic_settings import (
 )
 
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
-from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, check_policy
-from millstream.core.model.errors import SettingsError
+from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy
 from millstream.core.model.topics import checked_topic_config
 from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.runtime.wait_settings import WaitSettings
@@ -26,9 +25,17 @@ from millstream.core.topology.analysis.ranges import is_automatic
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
 from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
-from millstream.edge.settings.duration_text import Milliseconds
 from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file, variables_of
-from millstream.edge.settings.setting_types import Directory, FilledText, Master, Port, Replicas, TopicName
+from millstream.edge.settings.setting_types import (
+    Directory,
+    FilledText,
+    Master,
+    Milliseconds,
+    Port,
+    Replicas,
+    TopicName,
+    checked_policy,
+)
 from millstream.edge.status.log_output import Output
 
 
@@ -286,7 +293,7 @@ class Settings(BaseSettings):
     @field_validator("on_deserialize_error", "on_process_error", "on_produce_error", mode="plain")
     @classmethod
     def _policy(cls, policy: Any) -> Any:
-        return _checked_policy(policy)
+        return checked_policy(policy)
 
     @field_validator("on_operator_error", mode="plain")
     @classmethod
@@ -295,7 +302,7 @@ class Settings(BaseSettings):
             raise PydanticCustomError(
                 "policy", "Input should be a dictionary from names of operators to policies"
             )
-        return {name: _checked_policy(policy) for name, policy in policies.items()}
+        return {name: checked_policy(policy) for name, policy in policies.items()}
 
     @model_validator(mode="after")
     def _dead_letters_have_a_topic(self) -> Settings:
@@ -383,15 +390,3 @@ class Settings(BaseSettings):
             "bootstrap.servers": self.bootstrap_servers,
             **{name: revealed(value) for name, value in settings.items()},
         }
-
-
-def _checked_policy(policy: Any) -> Any:
-    """Return a valid error policy; refuse an invalid one with a validation error of the setting."""
-    try:
-        check_policy("policy", policy)
-    except SettingsError:
-        raise PydanticCustomError(
-            "policy",
-            "Input should be 'fail', 'skip' or 'dead_letter', ms.dead_letter('topic') or an error handler",
-        ) from None
-    return policy

@@ -24,7 +24,6 @@ from millstream.drivers.spark.driver.spark_session import refuse_connect, use_th
 from millstream.drivers.spark.driver.wanted import keep_state_in, lacking_lines, tell_lacking
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.spec import TopologySpec
-from millstream.edge.broker.global_topics import refuse_global_stores
 from millstream.edge.planning.async_workers import refuse_calls
 from millstream.edge.planning.store_engines import copies_spec
 from millstream.edge.settings.settings_loading import settings_from
@@ -86,7 +85,7 @@ def transform(
     """
     check_spark_packages()
     plan = topology.plan(name, existing=inputs)
-    refuse_global_stores(plan)
+    _refuse_global_stores(plan)
     refuse_calls(plan)
     _check_inputs(plan, inputs)
     session = next(iter(inputs.values())).sparkSession
@@ -104,6 +103,17 @@ def transform(
     return _transform.transform(
         inputs, HostSpec(spec, copies, cache_bytes=settings.statestore_cache_max_bytes), py_modules
     )
+
+
+def _refuse_global_stores(plan: Plan) -> None:
+    """Refuse global stores in a query whose micro-batches Millstream does not plan."""
+    if plan.global_parts:
+        stores = ", ".join(repr(store) for part in plan.global_parts for store in part.stores)
+        topics = ", ".join(map(repr, plan.global_part_of))
+        raise TopologyError(
+            f"the topology keeps {topics} in the global store {stores}, whose offsets must be planned with each micro-batch: "
+            "run it as a millstream.Application, or join the DataFrame with the table before the transformation"
+        )
 
 
 def _check_inputs(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:

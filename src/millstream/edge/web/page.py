@@ -19,7 +19,7 @@ from millstream.core.model.errors import ControlError, QueryError
 from millstream.core.queries.question import Answer as QueryAnswer
 from millstream.core.queries.question import Question
 from millstream.core.topology.plan import Plan
-from millstream.edge.control.private_file import write_private_file
+from millstream.edge.control.control_file import write_private_file
 from millstream.edge.control.remote_commands import Controllable
 from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer

@@ -261,10 +261,6 @@ def _orders(count: int, seed: int, keys: Sequence[str] = _KEYS) -> list[Outgoing
     ]
 
 
-def _orders_of_many_keys(count: int, seed: int) -> list[Outgoing]:
-    return _orders(count, seed, _MANY_KEYS)
-
-
 def _rates(count: int, seed: int) -> list[Outgoing]:
     chance = random.Random(f"rates {seed}")
     times = sorted(chance.randrange(count) for _ in range(max(count // 30, 1)))
@@ -386,7 +382,7 @@ APPS: Mapping[str, App] = {
         replace(
             calling(max_in_flight=1_000),
             name="many-calls",
-            workload=_orders_of_many_keys,
+            workload=partial(_orders, keys=_MANY_KEYS),
             settings={"max_batch_records": 10_000},
         ),
     )

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, final
 
+from millstream.drivers.spark.clock import host_clock
 from millstream.testing.crash.crash_report import Kill
 from millstream.testing.crash.kill_plan import Target
 from millstream.testing.crash.network import Network
 from millstream.testing.crash.processes import CrashedProgram, CrashTestError, kill_one, named, signalled
-from millstream.testing.crash.stream import now_ms
 from millstream.testing.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class JumpingClock:
     path: Path
 
     def __call__(self) -> int:
-        return now_ms() + (int(self.path.read_text()) if self.path.exists() else 0)
+        return host_clock() + (int(self.path.read_text()) if self.path.exists() else 0)
 
     def move(self, ms: int) -> None:
         """Set the offset of the clock relative to the host's clock, in ms."""

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from millstream.core.model import serdes
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.internal import commits_topic
+from millstream.drivers.spark.clock import host_clock
 from millstream.testing.crash.app import App, Entry, Guarantee, Job
 from millstream.testing.crash.comparison import Course, outcome
 from millstream.testing.crash.crash_report import Kill, Report
@@ -47,7 +48,6 @@ from millstream.testing.crash.stream import (
     age_ms,
     lacks_coordinator,
     moved,
-    now_ms,
     transaction_is_open,
 )
 from millstream.testing.kafka import EmbeddedKafkaError
@@ -331,7 +331,7 @@ class _CrashRun:
     def _strike(self, kill: Kill, choice: float) -> float:
         """Carry out and record a fault; return its start time (``time.monotonic``)."""
         began = time.monotonic()
-        self._kills.append(replace(kill, position=self._watch.processed, at_ms=now_ms()))
+        self._kills.append(replace(kill, position=self._watch.processed, at_ms=host_clock()))
         victim = self._faults.strike(kill, choice)
         self._watch.look()
         self._kills[-1] = replace(self._kills[-1], victim=victim, position=self._watch.processed)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess
 from millstream.core.topology.plan import Plan
 from millstream.testing.crash.app import App, Guarantee, Topics
 from millstream.testing.crash.faults import FaultTargets, JumpingClock, Space
@@ -128,7 +127,9 @@ def checked_targets(
     Raises:
         ValueError: If a given target is not possible for the application and the guarantee.
     """
-    possible = possible_targets(guarantee, rebuilds=_rebuilds(app), calls=_calls(app), small=small)
+    plan = plan_of(app)
+    rebuilds = set(plan.changelogs) == set(plan.store_fingerprints())
+    possible = possible_targets(guarantee, rebuilds=rebuilds, calls=plan.makes_calls, small=small)
     for target in targets or ():
         if target not in possible:
             raise ValueError(
@@ -153,16 +154,3 @@ def topics_of(name: str) -> Topics:
 
 def plan_of(app: App) -> Plan:
     return app.topology(topics_of(app.name)).plan(app.name)
-
-
-def _rebuilds(app: App) -> bool:
-    plan = plan_of(app)
-    return set(plan.changelogs) == set(plan.store_fingerprints())
-
-
-def _calls(app: App) -> bool:
-    return any(
-        isinstance(node, Asynchronous | IssuingProcess)
-        for part in plan_of(app).subtopologies
-        for node in part.nodes.values()
-    )

@@ -6,13 +6,13 @@ restarts, or a group's coordinator moves, the broker does not answer; the last a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
+from millstream.drivers.spark.clock import host_clock
 from millstream.testing._broker import QUIET_CLIENT
 from millstream.testing.crash.processes import CrashTestError
 from millstream.testing.crash.split_topic import SplitLogs
@@ -195,11 +195,7 @@ def age_ms(records: Sequence[Outgoing]) -> int:
     producers whose records are older than a day, and accepts the same records again if they are resent.
     """
     newest = max((record[2] for record in records if len(record) == 3), default=0)
-    return now_ms() - newest
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)  # noqa: TID251 - the brokers and the application use this clock, too
+    return host_clock() - newest
 
 
 def number_of(record: ConsumedRecord) -> int:

@@ -9,8 +9,7 @@ import pytest
 from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
 from millstream.core.runtime.lifecycle import Event, State
 from millstream.edge.application import replaceable_query
-from millstream.edge.application.application_state import ApplicationState
-from millstream.edge.application.replaceable_query import ReplaceableQuery
+from millstream.edge.application.replaceable_query import ApplicationState, ReplaceableQuery
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

@@ -6,7 +6,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import TopicNotFoundError, TopologyError
-from millstream.edge.broker.global_topics import global_partitions
+from millstream.edge.broker.topic_preparation import global_partitions
 
 
 def topology() -> ms.Topology:

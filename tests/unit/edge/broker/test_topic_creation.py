@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
-from millstream.edge.broker.topic_creation import creates_topics
+from millstream.edge.broker.topic_preparation import creates_topics
 
 
 class Brokers:

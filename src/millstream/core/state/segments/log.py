@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from millstream.core.model.errors import StoreError
-from millstream.core.ports import Version, store_of
+from millstream.core.ports import Version, renamed, store_of
 from millstream.core.state.segments.key_groups import KeyGroup, above, bits_of, top_group
 
 _REMEMBERED = 64
@@ -222,8 +222,7 @@ def without_stores(manifest: Manifest, kept: Iterable[str]) -> tuple[Manifest, l
     left = {key: group for key, group in manifest.segments.items() if store_of(key[0]) in names}
     if not gone:
         return manifest, gone
-    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names)]).encode()):08x}"
-    return replace(manifest, segments=left, history=(token,)), gone
+    return _of_new_history(replace(manifest, segments=left), sorted(names)), gone
 
 
 def with_renamed_stores(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
@@ -234,16 +233,10 @@ def with_renamed_stores(manifest: Manifest, names: Mapping[str, str]) -> Manifes
     Args:
         names: New name by old name of a store; names that the manifest does not have are ignored.
     """
-    segments = {(_renamed(store, names), group): own for (store, group), own in manifest.segments.items()}
+    segments = {(renamed(store, names), group): own for (store, group), own in manifest.segments.items()}
     if segments.keys() == manifest.segments.keys():
         return manifest
-    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(names.items())]).encode()):08x}"
-    return replace(manifest, segments=segments, history=(token,))
-
-
-def _renamed(byte_store: str, names: Mapping[str, str]) -> str:
-    store, slash, number = byte_store.partition("/")
-    return f"{names.get(store, store)}{slash}{number}"
+    return _of_new_history(replace(manifest, segments=segments), sorted(names.items()))
 
 
 def without_slices(manifest: Manifest, dropped: Collection[str]) -> tuple[Manifest, list[Segment]]:
@@ -265,7 +258,12 @@ def rehomed(manifest: Manifest, before: Mapping[str, str], now: Mapping[str, str
     moved = {store for store, engine in now.items() if before.get(store, engine) != engine}
     if not any(store_of(store) in moved for store, _ in manifest.segments):
         return manifest
-    token = f"{zlib.crc32(json.dumps([manifest.history, sorted(now.items())]).encode()):08x}"
+    return _of_new_history(manifest, sorted(now.items()))
+
+
+def _of_new_history(manifest: Manifest, why: object) -> Manifest:
+    """Clear the history, so that no local copy is recognised; the next token depends on the old history and the reason."""
+    token = f"{zlib.crc32(json.dumps([manifest.history, why]).encode()):08x}"
     return replace(manifest, history=(token,))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
@@ -12,7 +12,7 @@ from uuid import uuid4
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from millstream.core.fanout.epochs import control_topic
+from millstream.core.fanout.epochs import History, control_topic
 from millstream.core.fanout.ledger import BARRIER, Ledger
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
@@ -129,6 +129,32 @@ class ControlLog(ControlReader):
         token = uuid4().hex
         self.publish(BARRIER, {"token": token})
         self.expect(lambda: self.ledger.barrier == token, "the records that were written before")
+
+
+@dataclass(frozen=True)
+class KafkaEpochs:
+    """The epochs of the topics that an application reads with fan-out. Implements ``Epochs``. Picklable."""
+
+    settings: ClientSettings = field(repr=False)
+    topics: tuple[str, ...]
+    timeout_s: float
+
+    def open(self) -> KafkaEpochReader:
+        return KafkaEpochReader(
+            [ControlReader(self.settings, topic, self.timeout_s) for topic in self.topics]
+        )
+
+
+class KafkaEpochReader:
+    """Follows the control topics. Implements ``EpochReader``."""
+
+    def __init__(self, topics: list[ControlReader]) -> None:
+        self._topics = topics
+
+    def histories(self) -> tuple[History, ...]:
+        for topic in self._topics:
+            topic.read_on()
+        return tuple(state.history for topic in self._topics for state in topic.ledger.states().values())
 
 
 def connection(settings: ClientSettings) -> ClientSettings:

@@ -11,20 +11,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.kafka.clients import ClientSettings, made
+from millstream.drivers.kafka.clients import UNUSABLE, ClientSettings, made
 from millstream.drivers.kafka.fanout.control_log import connection
 from millstream.drivers.kafka.fanout.coordinator import fence
 
 Delivered = Callable[[KafkaError | None, Any], None]
 
-_FENCED: Final = {
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-    KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    KafkaError._FATAL,
-    KafkaError._STATE,
-}
 _STEP_S: Final = 5.0
 
 
@@ -62,7 +54,7 @@ class LostSessionError(Exception):
 
     def __init__(self, cause: KafkaError) -> None:
         super().__init__(cause.str())
-        self.fenced = cause.fatal() or cause.code() in _FENCED
+        self.fenced = cause.fatal() or cause.code() in UNUSABLE
 
 
 class ProducerSession:

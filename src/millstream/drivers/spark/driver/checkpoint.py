@@ -236,12 +236,6 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     return partitions, offset
 
 
-def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
-    """Read the manifest and the memory of each task. Runs a Spark job."""
-    state = session.read.format("statestore").option("stateVarName", "head").option("batchId", batch)
-    return [bytes(row.manifest) for row in state.load(location).select("value.manifest").collect()]
-
-
 def rescale(session: SparkSession, location: str, partitions: int) -> None:
     """Move the state of a stopped query to another number of partitions, as a micro-batch without records.
 

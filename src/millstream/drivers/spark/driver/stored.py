@@ -63,6 +63,12 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
         yield StoredTask(memory.stores[store], own, _content(manifest, store, segments.pop(task)))
 
 
+def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
+    """Read the manifest and the memory of each task. Runs a Spark job."""
+    heads = state_of(session, location, batch, "head").select("value.manifest")
+    return [bytes(row.manifest) for row in heads.collect()]
+
+
 def state_of(session: SparkSession, location: str, batch: int, variable: str) -> DataFrame:
     """Return the groups of a state variable of the task host after a complete micro-batch."""
     reader = session.read.format("statestore").option("stateVarName", variable).option("batchId", batch)

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     StringType,
     StructField,
@@ -38,14 +36,13 @@ from millstream.drivers.spark.executor.map_stage import MapStage
 from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.spec import TopologySpec
 
-_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 RESULT_ROWS = StructType(
     [
         StructField("topic", StringType()),
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
         StructField("timestamp", TimestampType()),
-        StructField("headers", _HEADERS),
+        StructField("headers", wire.HEADERS),
     ]
 )
 """The columns of Spark's Kafka sink, and the timestamp."""
@@ -133,9 +130,7 @@ def _records(batch: pa.RecordBatch) -> Records:
     milliseconds = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
     headers = None
     if "headers" in batch.schema.names and batch.column("headers").null_count < batch.num_rows:
-        headers = [
-            tuple((h["key"], h["value"]) for h in each or ()) for each in batch.column("headers").to_pylist()
-        ]
+        headers = wire.headers_of(batch.column("headers"))
     return Records(
         batch.column("key").cast(pa.binary()).to_pylist(),
         batch.column("value").cast(pa.binary()).to_pylist(),
@@ -155,14 +150,12 @@ def _result_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _exploded(topic: str, sent: pa.RecordBatch) -> pa.RecordBatch:
-    header_type = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-    count = sent.num_rows
-    headers: Any = sent.column("headers") if "headers" in sent.schema.names else pa.nulls(count, header_type)
+    times, headers = wire.times_and_headers(sent)
     columns = {
-        "topic": pa.array([topic] * count, pa.string()),
+        "topic": pa.array([topic] * sent.num_rows, pa.string()),
         "key": sent.column("key"),
         "value": sent.column("value"),
-        "timestamp": sent.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "timestamp": times,
         "headers": headers,
     }
     return pa.RecordBatch.from_pydict(columns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,13 @@ Items = TypeVar("Items")
 def directory_of_global(store: str) -> str:
     """Return the directory of a host's copy of a global store, beside the directories of tasks. No task id has this form."""
     return f"global/{store}"
+
+
+def remove_all_but(kept: Container[str], directory: str | Path) -> None:
+    """Remove the copies of engines that are no longer used from a directory of copies."""
+    for name in os.listdir(directory):
+        if name not in kept:
+            shutil.rmtree(f"{directory}/{name}", ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,4 @@ class TaskCopies:
 
     def remove_unused(self) -> None:
         if os.path.isdir(self._directory):
-            for name in os.listdir(self._directory):
-                if name not in self._copies:
-                    shutil.rmtree(f"{self._directory}/{name}", ignore_errors=True)
+            remove_all_but(self._copies, self._directory)

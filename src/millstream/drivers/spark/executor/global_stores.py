@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Final, Self
 from millstream.core.model.errors import StoreError
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import ByteReader, ByteStores, LocalCopy, store_of
-from millstream.drivers.spark.executor.copies import CopiesSpec, directory_of_global
+from millstream.drivers.spark.executor.copies import CopiesSpec, directory_of_global, remove_all_but
 from millstream.drivers.spark.executor.global_restore import (
     GlobalPart,
     GlobalRestore,
@@ -96,7 +95,7 @@ class GlobalStores:
         lock = HostLock(directory / _LOCK)
         opened.callback(lock.release)
         lock.acquire()
-        _remove_unused(directory, engine)
+        remove_all_but((engine, _LOCK), directory)
         copy: LocalCopy = copies.opened(engine, str(directory / engine))
         opened.callback(copy.close_view)
         restore = GlobalRestore(
@@ -111,12 +110,6 @@ class GlobalStores:
         if not copy.exclusive:
             lock.release()
         return view
-
-
-def _remove_unused(directory: Path, engine: str) -> None:
-    for name in os.listdir(directory):
-        if name not in (engine, _LOCK):
-            shutil.rmtree(directory / name, ignore_errors=True)
 
 
 class HostLock:

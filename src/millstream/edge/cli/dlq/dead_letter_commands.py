@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.edge.cli.command_options import Servers, reporting_errors, settings_of
+from millstream.edge.cli.command_options import DryRun, Servers, Yes, reporting_errors, settings_of
 
 if TYPE_CHECKING:
     from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue
@@ -54,6 +54,7 @@ Partitions = Annotated[
     typer.Option("--partition", min=0, help="Only this partition of the dead-letter topic; repeatable."),
 ]
 Offsets = Annotated[list[int] | None, typer.Option("--offset", min=0, help="Only this offset; repeatable.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Maximum number of dead letters.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON per letter.")]
 
 
@@ -73,7 +74,7 @@ def list_letters(
     pending: Annotated[
         bool, typer.Option("--pending", help="Leave out dead letters that were replayed.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of dead letters.")] = None,
+    limit: Limit = None,
     as_json: AsJson = False,
     bootstrap_servers: Servers = None,
     group: Group = None,
@@ -136,11 +137,9 @@ def replay_letters(
     max_replays: Annotated[
         int, typer.Option(min=1, help="Skip records that were replayed this often and failed again.")
     ] = 3,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of dead letters.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap_servers: Servers = None,
     group: Group = None,
 ) -> None:
