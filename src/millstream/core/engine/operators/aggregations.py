@@ -241,11 +241,6 @@ def _complete(columns: Columns, runtime: Runtime) -> Columns:
 
 
 @compile_node.register
-def _compile_cogroup(node: n.Cogroup, compiled: Compiled) -> Call:
-    return compiled.children(node)
-
-
-@compile_node.register
 def _compile_table_aggregate(node: n.TableAggregate, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]

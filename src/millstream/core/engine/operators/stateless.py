@@ -11,7 +11,7 @@ from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
-from millstream.core.topology.nodes import Late
+from millstream.core.topology.join_nodes import StreamMerge, TableMerge
 
 _NO_KEY = "null key at a repartition"
 
@@ -217,7 +217,10 @@ def _compile_peek(node: n.Peek, compiled: Compiled) -> Call:
 
 
 @compile_node.register(n.Pass)
-@compile_node.register(Late)
+@compile_node.register(n.Late)
+@compile_node.register(n.Cogroup)
+@compile_node.register(StreamMerge)
+@compile_node.register(TableMerge)
 def _compile_pass(node: n.Node, compiled: Compiled) -> Call:
     return compiled.children(node)
 

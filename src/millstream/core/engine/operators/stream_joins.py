@@ -16,11 +16,6 @@ from millstream.core.topology import join_nodes as j
 
 
 @compile_node.register
-def _compile_stream_merge(node: j.StreamMerge, compiled: Compiled) -> Call:
-    return compiled.children(node)
-
-
-@compile_node.register
 def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
     runtime, name, child, join = compiled.runtime, node.name, compiled.children(node), _Side(node, compiled)
     memory, alone, unmatched = runtime.memory(node.remembered_as), join.alone, join.unmatched

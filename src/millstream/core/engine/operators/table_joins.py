@@ -167,11 +167,6 @@ def _compile_table_join(node: j.TableJoin, compiled: Compiled) -> Call:
     return table_join
 
 
-@compile_node.register
-def _compile_table_merge(node: j.TableMerge, compiled: Compiled) -> Call:
-    return compiled.children(node)
-
-
 def _result(node: j.TableJoin) -> Callable[[Any, Any, Any], Any]:
     """Return a function of key, value of this side and value of the other side. It returns None if there is no result."""
     joiner, left = node.joiner, node.left
