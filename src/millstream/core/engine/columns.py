@@ -68,10 +68,10 @@ class Entry(NamedTuple):
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         """Join pieces that were taken from queues to one batch."""
-        timestamps = _joined(pieces, lambda chunk: chunk.timestamps)
+        timestamps = _joined_column(pieces, lambda chunk: chunk.timestamps)
         return Columns(
-            _column(self.key, _joined(pieces, lambda chunk: chunk.keys)),
-            _column(self.value, _joined(pieces, lambda chunk: chunk.values)),
+            _column(self.key, _joined_column(pieces, lambda chunk: chunk.keys)),
+            _column(self.value, _joined_column(pieces, lambda chunk: chunk.values)),
             timestamps,
             _joined_headers(pieces),
             range(len(timestamps)),
@@ -265,7 +265,7 @@ def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
 def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
     children = _followers(node, compiled)
     if not children:
-        return Form(_nothing)
+        return Form(_discard)
     form = columns_of(children[0], compiled) if len(children) == 1 else None
     return None if form is None else form._replace(call=_tapped(children[0], compiled, form.call))
 
@@ -298,7 +298,7 @@ def _stateless(node: n.Node, compiled: Compiled) -> bool:
     return node.pure and all(_stateless(child, compiled) for child in compiled.children_of(node))
 
 
-def _nothing(columns: Columns) -> None:
+def _discard(columns: Columns) -> None:
     """Discard the records, because no node follows."""
 
 
@@ -306,7 +306,7 @@ def _column(serde: Serde[Any], kept: list[Any]) -> Column:
     return Column(known=kept) if serde.verbatim is None else Column(serde, kept)
 
 
-def _joined(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> list[Any]:
+def _joined_column(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> list[Any]:
     """Join the parts of a column. A single whole part is not copied, because columns are never modified."""
     whole = column(pieces[0].chunk)
     if len(pieces) == 1 and pieces[0].end - pieces[0].start == len(whole):
@@ -320,4 +320,4 @@ def _joined(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> li
 def _joined_headers(pieces: Sequence[Piece]) -> list[Headers] | None:
     if all(piece.chunk.headers is None for piece in pieces):
         return None
-    return _joined(pieces, lambda chunk: chunk.headers or [()] * len(chunk.timestamps))
+    return _joined_column(pieces, lambda chunk: chunk.headers or [()] * len(chunk.timestamps))

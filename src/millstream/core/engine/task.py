@@ -126,7 +126,7 @@ class Task:
         """Call ``init`` of each processor, in the order of the topology, and restore schedules and buffered records."""
         self._runtime.now_ms = now_ms
         for context in self._compiled.contexts:
-            self._guarded(context.init, "init", context.processor)
+            self._call_lifecycle_method(context.init, "init", context.processor)
         processors = {context._node: context.processor for context in self._compiled.contexts}
         self._runtime.punctuations.restore(self._restored.schedules, processors)
         self._runtime.refresh_due()
@@ -143,7 +143,7 @@ class Task:
         failed: ProcessingError | None = None
         for context in self._compiled.contexts:
             try:
-                self._guarded(context.processor.close, "close", context.processor)
+                self._call_lifecycle_method(context.processor.close, "close", context.processor)
             except ProcessingError as error:
                 failed = failed or error
         if failed is not None:
@@ -360,7 +360,7 @@ class Task:
         self._enforced = 0
         return metrics
 
-    def _guarded(self, call: Callable[[], None], what: str, processor: Any) -> None:
+    def _call_lifecycle_method(self, call: Callable[[], None], what: str, processor: Any) -> None:
         try:
             call()
         except Exception as error:

@@ -117,7 +117,7 @@ class Overlay:
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
         """Iterate over a snapshot of the entries with ``low <= key < high``; None means unbounded."""
-        own = [(key, self._own[key]) for key in self._between(low, high)]
+        own = [(key, self._own[key]) for key in self._own_keys_between(low, high)]
         if reverse:
             own.reverse()
         return self._merged(self._base.scan(low, high, reverse=reverse), own, reverse)
@@ -138,7 +138,7 @@ class Overlay:
         self._under.clear()
         return changes
 
-    def _between(self, low: bytes | None, high: bytes | None) -> list[bytes]:
+    def _own_keys_between(self, low: bytes | None, high: bytes | None) -> list[bytes]:
         order, fresh = self._order, len(self._own) - len(self._order)
         if fresh > _FEW:
             order.extend(islice(reversed(self._own), fresh))

@@ -156,7 +156,7 @@ class VersionedStore(Generic[K, V]):
         """Insert a version between existing ones. The version valid at that time then ends where the new version begins."""
         if value is not None and self._objects.values.checked((value, timestamp)) is None:
             value = None
-        before = self._at(key, timestamp)
+        before = self._version_at(key, timestamp)
         if before is None:
             end = self._next_start(key, timestamp)
         else:
@@ -168,14 +168,14 @@ class VersionedStore(Generic[K, V]):
         self._add(key, _Version(timestamp, end, value))
         return end
 
-    def _at(self, key: bytes, time: int) -> _Version | None:
+    def _version_at(self, key: bytes, time: int) -> _Version | None:
         """Return the version that is valid at a time, including deletions."""
-        latest = self._last(key)
+        latest = self._latest_version(key)
         if latest is not None and latest.start <= time:
             return latest
         return self._earlier_at(key, time)
 
-    def _last(self, key: bytes) -> _Version | None:
+    def _latest_version(self, key: bytes) -> _Version | None:
         """Return the latest version: a value, or a deletion that no value follows."""
         latest = self._latest.get(key)
         if latest is not None:

@@ -122,14 +122,14 @@ def folding(fold: Fold, serde: Serde[Any]) -> Folding:
     Args:
         serde: Serde of the aggregates. A value that it cannot serialise is not a valid result.
     """
-    return _counted if fold is Fold.COUNT else _Combining(fold, serde).folded
+    return _folded_counts if fold is Fold.COUNT else _Combining(fold, serde).folded
 
 
 def needs_values(fold: Fold) -> bool:
     return fold is not Fold.COUNT
 
 
-def _counted(before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
+def _folded_counts(before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
     counts = [0 if entry is None else entry[0] for entry in before.entries]
     results: list[int] = []
     give = results.append
@@ -212,7 +212,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
     fetch, put, fold = store.fetch, store.write_fitting, folding(node.fold, node.store.value)
 
     def aggregate(columns: Columns) -> None:
-        columns = _complete(columns, runtime)
+        columns = _drop_incomplete(columns, runtime)
         try:
             keys: Any = columns.keys.serialised(key)
             values = columns.values.objects() if with_values else ()
@@ -232,7 +232,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
     return Form(aggregate, form.calls_functions)
 
 
-def _complete(columns: Columns, runtime: Runtime) -> Columns:
+def _drop_incomplete(columns: Columns, runtime: Runtime) -> Columns:
     if not columns.keys.any_null() and not columns.values.any_null():
         return columns
     kept = [*map(and_, columns.keys.present(), columns.values.present())]

@@ -142,7 +142,7 @@ def _packed(origin: RecordMetadata, value: bytes, headers: Headers) -> bytes:
 
 def _unpacked(row_key: bytes, data: bytes) -> _BufferedRecord:
     key, _ = split(row_key[_NUMBER:], _NUMBER)
-    topic, value, *rest = _parts(data)
+    topic, value, *rest = _unpacked_fields(data)
     names = [(name or b"").decode() for name in rest[::2]]
     origin = RecordMetadata((topic or b"").decode(), *_ORIGIN.unpack_from(data))
     headers = tuple(zip(names, rest[1::2]))
@@ -151,7 +151,7 @@ def _unpacked(row_key: bytes, data: bytes) -> _BufferedRecord:
     )
 
 
-def _parts(data: bytes) -> Iterator[bytes | None]:
+def _unpacked_fields(data: bytes) -> Iterator[bytes | None]:
     start = _ORIGIN.size
     while start < len(data):
         (length,) = _LENGTH.unpack_from(data, start)

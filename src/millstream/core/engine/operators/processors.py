@@ -30,7 +30,7 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
     """Create a processor, and return its context."""
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
-    context.processor = _made(node, "process", "Processor")
+    context.processor = _call_supplier(node, "process", "Processor")
     context.only_read, context.local = compiled.only_read(node), compiled.local(node)
     compiled.contexts.append(context)
     return context
@@ -93,7 +93,7 @@ class _FixedKeyContext(NodeContext):
 def _compile_transform_rows(node: TransformRows, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     context = _TransformerContext(name, node.stores, runtime, nothing, {})
-    context.processor = _made(node, "transform", "ValueTransformer")
+    context.processor = _call_supplier(node, "transform", "ValueTransformer")
     context.only_read, context.local = compiled.only_read(node), compiled.local(node)
     compiled.contexts.append(context)
     transform = context.processor.transform
@@ -118,7 +118,7 @@ class _TransformerContext(NodeContext):
         )
 
 
-def _made(node: n.Process, method: str, base: str) -> Any:
+def _call_supplier(node: n.Process, method: str, base: str) -> Any:
     """Create a node's processor or transformer.
 
     Raises:

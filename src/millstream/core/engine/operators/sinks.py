@@ -128,7 +128,7 @@ def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> 
     return sink
 
 
-def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
+def _chosen_partitions(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
     """Return the chosen partitions; -1 for the partition of the key.
 
     Raises:
@@ -175,7 +175,7 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
                 return runtime.rows(topic).append(row)
             return runtime.placed(topic).append((*row, choose[row[0][:-window_bytes]]))
         count = runtime.partitions_of(topic)
-        chosen = _chosen(node.partitioner(topic, key, value, count), topic, count)
+        chosen = _chosen_partitions(node.partitioner(topic, key, value, count), topic, count)
         if not chosen:
             return runtime.drop("no partition chosen")
         return runtime.placed(topic).extend([(*row, partition) for partition in chosen])

@@ -52,7 +52,7 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
 
     _keep_time(node, compiled, join, emit_closed)
     late = compiled.late(node)
-    return stream_join if late is None else _telling(node, memory, stream_join, late)
+    return stream_join if late is None else _with_late_records(node, memory, stream_join, late)
 
 
 def _emitting(
@@ -102,7 +102,7 @@ def _keep_time(
     compiled.emit_when_due(DueResults(merge, lambda: unmatched.due(memory["time"]), lambda: emit_closed(())))
 
 
-def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
+def _with_late_records(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
     """Wrap the function of a side to forward late records, whose windows had closed before they arrived."""
     closes = node.times.closes(left=node.left)
 

@@ -84,7 +84,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     def join(columns: Columns) -> None:
         if len(columns.timestamps) < FEW:
             return each(columns, row, runtime)
-        columns = _complete(columns, runtime, null_keys=left)
+        columns = _drop_incomplete(columns, runtime, null_keys=left)
         rows = _Rows(fetch)
         try:
             others = list(map(rows.__getitem__, columns.keys.serialised(spec.key)))
@@ -99,7 +99,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     return Form(join, calls_functions=True)
 
 
-def _complete(columns: Columns, runtime: Runtime, *, null_keys: bool) -> Columns:
+def _drop_incomplete(columns: Columns, runtime: Runtime, *, null_keys: bool) -> Columns:
     """Drop the records with a null value and, unless ``null_keys`` is set, those with a null key."""
     if not columns.values.any_null() and (null_keys or not columns.keys.any_null()):
         return columns

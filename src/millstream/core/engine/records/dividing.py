@@ -64,9 +64,9 @@ def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: in
         times: Times of the partition, by row of the chunk's raw records.
     """
     last = queue.last_times()
-    chunk.before = _from(times.before, chunk.rows, last.all)
-    chunk.keyed_before = _from(times.keyed_before, chunk.rows, last.keyed)
-    chunk.valued_before = _from(times.valued_before, chunk.rows, last.valued)
+    chunk.before = _times_of_rows(times.before, chunk.rows, last.all)
+    chunk.keyed_before = _times_of_rows(times.keyed_before, chunk.rows, last.keyed)
+    chunk.valued_before = _times_of_rows(times.valued_before, chunk.rows, last.valued)
     chunk.order = list(map(max, chunk.before, chunk.timestamps))
     if times.steps is not None:
         queue.steps.append(times.steps.behind(last))
@@ -76,7 +76,7 @@ def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: in
         queue.append_time(end)
 
 
-def _from(times: list[int], rows: Sequence[int] | None, last: int) -> list[int]:
+def _times_of_rows(times: list[int], rows: Sequence[int] | None, last: int) -> list[int]:
     """Return the times of some rows, at least ``last``, the previous time in the queue."""
     chosen = times if rows is None else [times[row] for row in rows]
     return chosen if last < 0 else [max(last, time) for time in chosen]
