@@ -49,13 +49,13 @@ class RocksQueries:
             return self._shown
         if known.version == 0:
             return MemoryStores()
-        self._shown = self._followed(known)
+        self._shown = self._committed_state(known)
         self._version = known.current
         return self._shown
 
     def newest(self) -> Manifest:
         self.close()
-        self._database = self._opened()
+        self._database = self._open_read_only()
         known = self._directory.only(self._database.version)
         self._shown, self._version = self._database, known.current
         return known
@@ -68,16 +68,16 @@ class RocksQueries:
     def close(self) -> None:
         self._database = self._shown = self._version = None
 
-    def _followed(self, known: Manifest) -> ByteStores:
+    def _committed_state(self, known: Manifest) -> ByteStores:
         if self._database is not None:
             try:
                 return self._views.committed(known, self._database, self._database.version)
             except CopyMovedError:
                 self.close()
-        self._database = self._opened()
+        self._database = self._open_read_only()
         return self._views.committed(known, self._database, self._database.version)
 
-    def _opened(self) -> _ReadOnly:
+    def _open_read_only(self) -> _ReadOnly:
         try:
             return _ReadOnly(self._directory)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors

@@ -262,8 +262,8 @@ class KeyRangeProducer:
         self._hold()
         if self._session.name not in self._log.ledger.members:
             self._renew()  # a coordinator has fenced it
-        self._answer()
-        if batch := self._taken():
+        self._answer_phases()
+        if batch := self._take_batch():
             self._send(batch)
         with self._change:
             return not (self._closed and not self._unsent)
@@ -279,12 +279,12 @@ class KeyRangeProducer:
             since, _ = self._held.pop(number)
             self.longest_restriction_s = max(self.longest_restriction_s, now - since)
         for number in held:
-            since, given_up = self._held.setdefault(number, (now, now + self._patience()))
+            since, given_up = self._held.setdefault(number, (now, now + self._cancel_delay_s()))
             if now > given_up:
                 self._cancel(number)
-                self._held[number] = (since, monotonic() + self._patience())
+                self._held[number] = (since, monotonic() + self._cancel_delay_s())
 
-    def _patience(self) -> float:
+    def _cancel_delay_s(self) -> float:
         """Return how long to wait before cancelling a change. Producers wait for different times, because they would fence each other."""
         turn = sum(name < self._session.name for name in self._log.ledger.members)
         return _CANCEL_S + _TURN_S * min(turn, _TURNS)
@@ -298,7 +298,7 @@ class KeyRangeProducer:
         with suppress(FanOutError):
             cancel(self._settings, self._log, partition, change)
 
-    def _answer(self) -> None:
+    def _answer_phases(self) -> None:
         """Answer the phases of changes. No transaction is open here, so all sent records are committed."""
         ledger, name = self._log.ledger, self._session.name
         if not (owed := dict(ledger.owed(name))):
@@ -312,7 +312,7 @@ class KeyRangeProducer:
         self._log.publish(*member_entry(name, answers))
         ledger.members[name] = answers
 
-    def _taken(self) -> list[tuple[TopicPartition, Outgoing]]:
+    def _take_batch(self) -> list[tuple[TopicPartition, Outgoing]]:
         held = self._log.ledger.held()
         batch: list[tuple[TopicPartition, Outgoing]] = []
         with self._change:
