@@ -59,7 +59,7 @@ class AutoWorkers:
         self._processed = False
         self._change: WorkersChange | None = None
         self._changing_since: float | None = None
-        self._changes = PeriodicTask(self._follow, _IDLE_LOAD_S)
+        self._changes = PeriodicTask(self._apply_decided_change, _IDLE_LOAD_S)
 
     def close(self) -> None:
         self._changes.close()
@@ -94,7 +94,7 @@ class AutoWorkers:
         self._changes.wake()
         return True
 
-    def _follow(self) -> None:
+    def _apply_decided_change(self) -> None:
         """Apply a decided change, and update the maximum from the number of cores."""
         with self._lock:
             change, self._change = self._change, None

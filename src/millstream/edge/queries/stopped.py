@@ -173,8 +173,8 @@ def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array([plain(value) for value in values])
     except (pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
-        return pa.array([None if value is None else _text(value) for value in values])
+        return pa.array([None if value is None else _escaped_text(value) for value in values])
 
 
-def _text(value: Any) -> str:
+def _escaped_text(value: Any) -> str:
     return str(value).encode(errors="backslashreplace").decode()

@@ -237,7 +237,7 @@ def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes:
 
 
 def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
-    key, value, timestamp = _parts(record) if isinstance(record, tuple) else (None, record, None)
+    key, value, timestamp = _record_fields(record) if isinstance(record, tuple) else (None, record, None)
     return (
         written(serdes[0], key, topic, "key", ())[0],
         written(serdes[1], value, topic, "value", ())[0],
@@ -245,7 +245,7 @@ def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
     )
 
 
-def _parts(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
+def _record_fields(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
     if len(record) in (2, 3):
         key, value, timestamp = (*record, None)[:3]
         if timestamp is None or (isinstance(timestamp, int) and timestamp >= 0):

@@ -12,7 +12,7 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
 
 
-def _filled(value: Any) -> Any:
+def _require_text(value: Any) -> Any:
     """Refuse empty text: an unset variable of a deployment would otherwise mean this directory, or all addresses of the host."""
     if isinstance(value, str) and not value.strip():
         raise PydanticCustomError("empty", "Input should not be empty")
@@ -58,8 +58,8 @@ def _replicas(count: int) -> int:
     return count
 
 
-FilledText = Annotated[str, BeforeValidator(_filled)]
-Directory = Annotated[Path, BeforeValidator(_filled)]
+FilledText = Annotated[str, BeforeValidator(_require_text)]
+Directory = Annotated[Path, BeforeValidator(_require_text)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Master = Annotated[str, AfterValidator(master_of)]
 Replicas = Annotated[int, Field(ge=-1), AfterValidator(_replicas)]
