@@ -90,7 +90,7 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
     }
 
 
-def behind(node: n.Node, compiled: Compiled) -> Form | None:
+def form_downstream(node: n.Node, compiled: Compiled) -> Form | None:
     """Return the columnar form of all nodes downstream of a node except the stream of its late records; None if there is none.
 
     If the node has a cache, this is the form of the cache. It calls no functions: nodes downstream of a cache run after the batch, so
@@ -122,7 +122,7 @@ def of_function(
         then: Forwards the records with their results to the nodes downstream.
         with_key: True if the function takes key and value; False if it takes the value only.
     """
-    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
+    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
         return None
     if form.calls_functions:
@@ -210,7 +210,7 @@ def of_expression(
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
 ) -> Form | None:
     """Create the columnar form of a node that computes an expression of the value."""
-    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
+    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
         return None
     child = form.call
@@ -219,7 +219,7 @@ def of_expression(
         try:
             results = list(expression.over(columns.values.objects()))
         except Exception:  # then process record by record, to find the bad ones
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         return then(child, columns, results)
 
     return Form(call, form.calls_functions)
@@ -236,10 +236,10 @@ def row_of(node: n.Node, compiled: Compiled) -> Call:
 
 
 def by_rows(call: Call, runtime: Runtime) -> Form:
-    return Form(lambda columns: each(columns, call, runtime), calls_functions=True, by_rows=True)
+    return Form(lambda columns: call_per_row(columns, call, runtime), calls_functions=True, by_rows=True)
 
 
-def each(columns: Columns, call: Call, runtime: Runtime) -> None:
+def call_per_row(columns: Columns, call: Call, runtime: Runtime) -> None:
     locate = runtime.locate
     headers: Iterable[Headers] = repeat(()) if columns.headers is None else columns.headers
     keys, values = columns.keys.objects(), columns.values.objects()
@@ -289,7 +289,7 @@ def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
     count = min(len(columns.timestamps), MAX_RECORDS)
     skip(len(columns.timestamps) - count)
     try:
-        each(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
+        call_per_row(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
     except Exception:  # a serde cannot read data that only the tap needs to read
         skip(count)
 

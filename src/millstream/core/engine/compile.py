@@ -210,7 +210,7 @@ class Compiled:
 
 def _fan_out(calls: list[Call], table: bool) -> Call:
     if not calls:
-        return nothing
+        return discard
     if len(calls) == 1:
         return calls[0]
     if len(calls) == 2:
@@ -222,14 +222,14 @@ def _fan_out(calls: list[Call], table: bool) -> Call:
 
         return both
 
-    def each(*args: Any) -> None:
+    def call_all(*args: Any) -> None:
         for call in calls:
             call(*args)
 
-    return each
+    return call_all
 
 
-def nothing(*args: Any) -> None:
+def discard(*args: Any) -> None:
     """Discard the record, because no node follows."""
 
 

@@ -43,7 +43,7 @@ class TaskMetrics:
     failed: Mapping[str, int] = field(default_factory=dict)
 
 
-def taken(counts: Counter[str]) -> dict[str, int]:
+def take_counts(counts: Counter[str]) -> dict[str, int]:
     copied = dict(counts)
     counts.clear()
     return copied

@@ -28,7 +28,7 @@ from millstream.core.engine.records.dividing import append
 from millstream.core.engine.records.queue import PartitionGroup, QueueId, RecordQueue
 from millstream.core.engine.records.readiness import InputFacts, Readiness
 from millstream.core.engine.runtime import Runtime
-from millstream.core.engine.step_outcome import Outcome, Snapshot, TaskMetrics, taken
+from millstream.core.engine.step_outcome import Outcome, Snapshot, TaskMetrics, take_counts
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError, StoreError
@@ -250,7 +250,7 @@ class Task:
         while (chosen := ready.choose(self._group)) is not None and (left != 0 or chosen[0].at_time):
             enforced, before = ready.enforced, self._processing.processed
             left = self._take(*chosen, left)
-            ready.taken(chosen[0])
+            ready.update_after_take(chosen[0])
             if enforced:
                 self._enforced += self._processing.processed - before
         ready.finish(self._group)
@@ -350,12 +350,12 @@ class Task:
         processed, punctuated = self._processing.take_counts()
         metrics = TaskMetrics(
             processed,
-            taken(runtime.dropped),
+            take_counts(runtime.dropped),
             punctuated,
             self._enforced,
             *self._compiled.caches.take_counts(),
-            counted=taken(runtime.counted),
-            failed=taken(runtime.failures),
+            counted=take_counts(runtime.counted),
+            failed=take_counts(runtime.failures),
         )
         self._enforced = 0
         return metrics

@@ -133,13 +133,13 @@ def in_context(
         ...     context.headers.append(("schema", b"1"))
         ...     return text.encode()
         >>> versioned = in_context(write, lambda data, context: data.decode() + dict(context.headers)["schema"].decode())
-        >>> written(versioned, "a", "out", "value", ())
+        >>> serialize_for_topic(versioned, "a", "out", "value", ())
         (b'a', (('schema', b'1'),))
     """
     return Serde(name, _Alone(serialize), _Alone(deserialize), contextual=(serialize, deserialize))
 
 
-def written(
+def serialize_for_topic(
     serde: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
 ) -> tuple[builtins.bytes | None, Headers]:
     """Serialise a key or a value of a record for a topic; return the bytes and the new headers of the record."""

@@ -85,7 +85,7 @@ def most_workers(ranges: int, cores: int) -> int:
     return 1 << (max(min(ranges, cores), 1).bit_length() - 1)
 
 
-def allowed(most: int) -> list[int]:
+def allowed_worker_counts(most: int) -> list[int]:
     """Return the allowed numbers of workers."""
     return [1 << power for power in range(most.bit_length())]
 
@@ -113,13 +113,18 @@ def with_cost(state: AutoParallelism, cost_s: float) -> AutoParallelism:
 
 
 def _wanted_workers(workers: int, load: Load, most: int) -> int:
-    sufficient = [fewer for fewer in allowed(most) if fewer < workers and load.utilisation(fewer) <= _LOW]
+    sufficient = [
+        fewer for fewer in allowed_worker_counts(most) if fewer < workers and load.utilisation(fewer) <= _LOW
+    ]
     if workers > most or sufficient:
         return min([*sufficient, most])
     if not load.waiting or load.utilisation(workers) < _HIGH:
         return workers
     enough = _HELPS * load.busiest[workers]
-    return next((more for more in allowed(most) if more > workers and load.busiest[more] <= enough), workers)
+    return next(
+        (more for more in allowed_worker_counts(most) if more > workers and load.busiest[more] <= enough),
+        workers,
+    )
 
 
 def _with_load(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:

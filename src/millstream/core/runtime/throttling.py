@@ -77,7 +77,7 @@ class Throttle:
             lowered.update({p: start[p] + share for p, share in shares.items()})
         return {**ends, **nested(lowered)}
 
-    def taken(self, positions: Offsets, planned: Offsets) -> None:
+    def take_tokens(self, positions: Offsets, planned: Offsets) -> None:
         for bucket, start in self._starts(positions):
             ahead = sum(
                 planned[p.topic][p.partition] - offset

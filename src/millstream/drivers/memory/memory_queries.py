@@ -71,7 +71,7 @@ class MemoryQueries:
         """Apply parked changes up to a committed state. Return whether it was reached."""
         if self._version is not None and not known.remembers(self._version):
             return False
-        for version in known.after(self._version):
+        for version in known.versions_after(self._version):
             parked = self._directory.parked(version)
             if parked is None:
                 return False

@@ -21,7 +21,7 @@ from millstream.core.runtime.auto_parallelism import (
     AutoParallelism,
     Load,
     WorkersChange,
-    allowed,
+    allowed_worker_counts,
     decided,
     most_workers,
     with_cost,
@@ -83,7 +83,7 @@ class AutoWorkers:
             seconds = now - self._began
             if self._changing_since is not None or not (self._processed or seconds >= _IDLE_LOAD_S):
                 return False
-            numbers = {*allowed(self._most), self._state.workers}
+            numbers = {*allowed_worker_counts(self._most), self._state.workers}
             load = Load(seconds, busiest(self._seconds, numbers), waiting)
             self._began, self._processed = now, False
             self._seconds.clear()

@@ -20,7 +20,7 @@ from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
 from millstream.core.queries.argument_checks import checked, key_of
 from millstream.core.queries.question import Answer, Question, answer_of, found_in
-from millstream.core.queries.text_questions import parsed, plain
+from millstream.core.queries.text_questions import as_json_value, parsed
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
@@ -113,7 +113,7 @@ class Answers:
         if question.text:
             spec = self._readable(question.store).spec
             answer = self.answer(replace(parsed(question, spec), text=False))
-            return replace(answer, value=plain(answer.value))
+            return replace(answer, value=as_json_value(answer.value))
         began = time.monotonic()
         wake_at = began + _WAKE_S
         while True:

@@ -79,7 +79,7 @@ class TaskCopy:
     def _show(self, report: TaskReport) -> None:
         """Open a view of the state in a report. Opening it closes the view before, even if it fails."""
         self._forget()
-        self._view = self._open_reader().view(_state_of(report).known)
+        self._view = self._open_reader().view(_state_of(report).history_manifest)
         self._report = report
 
     def _forget(self) -> None:

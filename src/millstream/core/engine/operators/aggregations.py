@@ -18,7 +18,7 @@ from operator import and_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns
-from millstream.core.engine.columns import Form, behind, columns_of, each
+from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import MillstreamError
@@ -89,7 +89,7 @@ class Folded:
     timestamps: list[int]
     numbers: Sequence[int]
 
-    def first(self, records: int) -> Folded:
+    def head(self, records: int) -> Folded:
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
     def entries(self) -> list[Entry]:
@@ -204,7 +204,7 @@ def _compile_aggregate(node: n.Aggregate, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
-    form = behind(node, compiled)
+    form = form_downstream(node, compiled)
     if node.fold is None or form is None:
         return None
     runtime, row, child, key = compiled.runtime, compiled.call(node), form.call, node.store.key
@@ -217,7 +217,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
             keys: Any = columns.keys.serialised(key)
             values = columns.values.objects() if with_values else ()
         except Exception:  # then process record by record, to find the bad ones
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         once, before = read_before(fetch, keys)
         folded = fold(before, values, columns.timestamps)
         deque(map(put, once, folded.entries()), maxlen=0)
@@ -226,7 +226,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
             folded_ones = columns if done == len(keys) else columns.part(0, done)
             child(folded_ones.with_values(folded.results, folded.timestamps))
         if done < len(keys):
-            each(columns.part(done, len(keys)), row, runtime)
+            call_per_row(columns.part(done, len(keys)), row, runtime)
         return None
 
     return Form(aggregate, form.calls_functions)

@@ -166,7 +166,7 @@ def _table_merge_lookup(node: j.TableMerge, compiled: Compiled, forwarded: bool)
     joiner, alone = side.joiner, {"inner": (False, False), "left": (True, False), "outer": (True, True)}
     left_alone, right_alone = alone[side.kind]
 
-    def joined(key: Any, time: int) -> tuple[Any, int] | None:
+    def joined_row(key: Any, time: int) -> tuple[Any, int] | None:
         left, right = left_of(key, FOREVER), right_of(key, FOREVER)  # results have no versions
         if left is None and (right is None or not right_alone):
             return None
@@ -176,4 +176,4 @@ def _table_merge_lookup(node: j.TableMerge, compiled: Compiled, forwarded: bool)
         value = joiner(key, left_value, right_value)
         return None if value is None else (value, max(left_time, right_time))
 
-    return joined
+    return joined_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
-from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.engine.compile import Call, Compiled, compile_node, discard
 from millstream.core.engine.context import GlobalNodeContext, NodeContext
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.record import Headers, Record
@@ -92,7 +92,7 @@ class _FixedKeyContext(NodeContext):
 @compile_node.register
 def _compile_transform_rows(node: TransformRows, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    context = _TransformerContext(name, node.stores, runtime, nothing, {})
+    context = _TransformerContext(name, node.stores, runtime, discard, {})
     context.processor = _call_supplier(node, "transform", "ValueTransformer")
     context.only_read, context.local = compiled.only_read(node), compiled.local(node)
     compiled.contexts.append(context)

@@ -106,12 +106,12 @@ def _with_late_records(node: j.StreamJoin, memory: Mapping[str, Any], join: Call
     """Wrap the function of a side to forward late records, whose windows had closed before they arrived."""
     closes = node.times.closes(left=node.left)
 
-    def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def join_and_forward_late(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         join(key, value, timestamp, headers)
         if key is not None and value is not None and timestamp + closes < memory["time"]:
             late(key, value, timestamp, headers)
 
-    return telling
+    return join_and_forward_late
 
 
 class _Side:

@@ -128,14 +128,14 @@ def _position_boxes(
             above.setdefault(end, []).append(start)
     boxes: dict[str, Box] = {}
 
-    def wanted(cell: Cell) -> float:
+    def parents_middle(cell: Cell) -> float:
         parents = [boxes[name].middle for name in above.get(cell.name, ()) if name in boxes]
         return sum(parents) / len(parents) if parents else 0.0
 
     for row, top in zip(rows, tops):
         x = GAP
-        for cell in sorted(row, key=wanted):
-            x = max(x, round(wanted(cell)) - cell.width // 2)
+        for cell in sorted(row, key=parents_middle):
+            x = max(x, round(parents_middle(cell)) - cell.width // 2)
             boxes[cell.name] = Box(cell.lines, x, top, cell.width, cell.height)
             x += cell.width + GAP
     return boxes

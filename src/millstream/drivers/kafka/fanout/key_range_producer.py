@@ -269,12 +269,12 @@ class KeyRangeProducer:
             return not (self._closed and not self._unsent)
 
     def _sendable(self) -> bool:
-        held = self._log.ledger.held()
+        held = self._log.ledger.held_partitions()
         return any(queue and number not in held for number, queue in tuple(self._queues.items()))
 
     def _hold(self) -> None:
         """Record when partitions were first held back. Cancel a change that takes too long."""
-        now, held = monotonic(), self._log.ledger.held()
+        now, held = monotonic(), self._log.ledger.held_partitions()
         for number in [number for number in self._held if number not in held]:
             since, _ = self._held.pop(number)
             self.longest_restriction_s = max(self.longest_restriction_s, now - since)
@@ -313,7 +313,7 @@ class KeyRangeProducer:
         ledger.members[name] = answers
 
     def _take_batch(self) -> list[tuple[TopicPartition, Outgoing]]:
-        held = self._log.ledger.held()
+        held = self._log.ledger.held_partitions()
         batch: list[tuple[TopicPartition, Outgoing]] = []
         with self._change:
             for number, queue in self._queues.items():

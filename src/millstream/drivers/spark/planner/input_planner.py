@@ -10,7 +10,7 @@ from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetRange, TimeIndex
-from millstream.core.runtime.alignment import Pace, Situation, aligned
+from millstream.core.runtime.alignment import Pace, Situation, plan_alignment
 from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
 from millstream.core.runtime.messages import BufferedRecords
@@ -74,7 +74,7 @@ class InputPlanner:
         planned = {topic: dict(partitions) for topic, partitions in now.admitted.items()}
         until: Flat = {}
         for number, group in enumerate(self._groups):
-            alignment = aligned(group, self._situation(group, now), self._index, self._paces[number])
+            alignment = plan_alignment(group, self._situation(group, now), self._index, self._paces[number])
             self._paces[number] = alignment.pace
             until.update(_still_known(group, alignment.ends, now))
             until.update(alignment.until)

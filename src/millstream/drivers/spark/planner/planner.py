@@ -207,7 +207,7 @@ class Planner:
             planned, remaining = self._aligned_ends(request, positions, admitted, allowed, readable)
             goes_on = planned != start.positions or self._releases_records(request, remaining)
             if goes_on:
-                self._throttle.taken(positions, planned)
+                self._throttle.take_tokens(positions, planned)
             else:
                 self._must_wait = self._final is not None and self._has_more(request, limited)
         if not goes_on and not due:

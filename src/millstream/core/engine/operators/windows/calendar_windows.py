@@ -120,7 +120,9 @@ class _OpenCalendarWindows:
         return int(self._store.gone_at(self._last_closed_start + 1))
 
     def _open(self) -> Iterator[tuple[Windowed[Any], Any]]:
-        found: Iterator[tuple[Windowed[Any], Any]] = self._store.kept(self._last_closed_start + 1, FOREVER)
+        found: Iterator[tuple[Windowed[Any], Any]] = self._store.stored_windows(
+            self._last_closed_start + 1, FOREVER
+        )
         return found
 
     @property
