@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import millstream as ms
 from millstream.core.model.errors import SerdeError, UnavailableError
-from millstream.core.model.serdes import written
+from millstream.core.model.serdes import serialize_for_topic
 from millstream.drivers.schemas import registry_serde
 
 from .apicurio import Apicurio, apicurio
@@ -94,12 +94,12 @@ def test_versions_of_a_producer_are_read_and_results_are_for_every_client(
 
 
 def test_an_incompatible_schema_is_refused(registry: Apicurio) -> None:
-    written(ms.serdes.avro(Order, registry=registry.url), Order("a", 1), "paid", "value", ())
+    serialize_for_topic(ms.serdes.avro(Order, registry=registry.url), Order("a", 1), "paid", "value", ())
     subjects = registry.client()
     subjects.set_compatibility("paid-value", "BACKWARD")
     other = {**ORDER, "fields": [*FIELDS, {"name": "must", "type": "string"}]}
     with pytest.raises(SerdeError, match=r"avro: .*409"):
-        written(
+        serialize_for_topic(
             ms.serdes.avro(other, registry=registry.url),
             {"id": "a", "cents": 1, "must": "x"},
             "paid",

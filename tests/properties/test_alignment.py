@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millstream.core.engine.records.readiness import FOREVER, InputFacts
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import TimedOffset
-from millstream.core.runtime.alignment import Alignment, Pace, Situation, aligned
+from millstream.core.runtime.alignment import Alignment, Pace, Situation, plan_alignment
 from millstream.core.runtime.inputs import CoProcessed, Input
 from unit.helpers import Host, forwarding, processor_topology, values
 
@@ -108,7 +108,7 @@ class Replay:
             (),
             self.idle_ms > 0,
         )
-        return aligned(self.group, now, self.index, self.pace)
+        return plan_alignment(self.group, now, self.index, self.pace)
 
     def batch(self, available: Mapping[TopicPartition, int]) -> bool:
         """Run a batch; return whether it read or processed anything."""

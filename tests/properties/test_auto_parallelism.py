@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.core.runtime.auto_parallelism import AutoParallelism, Load, allowed, decided, with_cost
+from millstream.core.runtime.auto_parallelism import (
+    AutoParallelism,
+    Load,
+    allowed_worker_counts,
+    decided,
+    with_cost,
+)
 
 RANGES = 16
 
@@ -37,7 +43,7 @@ class Stream:
         self._random = random.Random(self.seed)
         self._busiest = {
             workers: max(sum(self.shares[first::workers]) for first in range(workers))
-            for workers in allowed(RANGES)
+            for workers in allowed_worker_counts(RANGES)
         }
 
     def load(self, workers: int) -> Load:
@@ -53,7 +59,7 @@ def normed(weights: list[int]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-mosts = st.sampled_from(allowed(RANGES))
+mosts = st.sampled_from(allowed_worker_counts(RANGES))
 streams = st.builds(
     Stream,
     shares=st.lists(st.integers(1, 5), min_size=RANGES, max_size=RANGES).map(normed),
@@ -71,7 +77,7 @@ def numbers(stream: Stream, workers: int, most: int, cost_s: float, *, loads: in
     state, found = AutoParallelism.of(workers), [workers]
     for _ in range(loads):
         state, change = decided(state, stream.load(state.workers), most)
-        assert state.workers in allowed(most) or state.workers == workers
+        assert state.workers in allowed_worker_counts(most) or state.workers == workers
         if change is not None:
             found.append(change.workers)
             state = with_cost(state, cost_s)
@@ -105,10 +111,10 @@ def test_any_loads_leave_the_number_within_its_bounds(
 ) -> None:
     state, settled_s = AutoParallelism.of(first), 0.0
     for seconds, work, waiting, most in loads:
-        load = Load(seconds, {workers: work / workers for workers in allowed(RANGES)}, waiting)
+        load = Load(seconds, {workers: work / workers for workers in allowed_worker_counts(RANGES)}, waiting)
         state, change = decided(state, load, most)
         settled_s += seconds
         if change is not None:
-            assert state.workers == change.workers in allowed(most)
+            assert state.workers == change.workers in allowed_worker_counts(most)
             assert settled_s >= 10
             settled_s = 0.0

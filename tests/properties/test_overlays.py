@@ -36,7 +36,7 @@ def test_a_scan_under_a_prefix_sees_what_a_dict_holds(
     rows, values = overlay(committed)
     model = dict(committed)
     for key, value, reverse in writes:
-        rows.keep_under(key[:1], key, values.kept(value))
+        rows.keep_under(key[:1], key, values.overlay_form(value))
         if value is None:
             model.pop(key, None)
         else:

@@ -51,7 +51,7 @@ def test_runs_give_the_order_of_single_choices() -> None:
             assert run
             visits["long run"] += len(run) > 1
             taken.extend((queue.id, timestamp) for timestamp in run)
-            queue.taken(end)
+            queue.remove_before(end)
             times[queue.id] = max(times[queue.id], *run)
             assert queue.partition_time == times[queue.id]
         all_timestamps = {queue: [t for chunk in chunks for t in chunk] for queue, chunks in fed.items()}

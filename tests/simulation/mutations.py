@@ -102,7 +102,7 @@ def write_through(patch: pytest.MonkeyPatch) -> None:
 
     def applied(self: Any, version: Any, changes: Any, dropped: Any = ()) -> None:
         for engine, copy in self._copies.items():
-            copy.apply(self._own(engine, changes), version, dropped)
+            copy.apply(self._changes_of_engine(engine, changes), version, dropped)
 
     patch.setattr(TaskCopies, "park", applied)
     patch.setattr(statelog, "secrets", _Constant)

@@ -61,7 +61,7 @@ class CopyQueries(ABC):
             return view
         if version is not None and not known.remembers(version):
             raise self._directory.moved(known.current, version)
-        versions = tuple(known.after(version))
+        versions = tuple(known.versions_after(version))
         if not versions:
             raise self._directory.moved(known.current, version)
         if self._parked[0] != versions:

@@ -85,7 +85,7 @@ class BrokerAdmin:
             wanted = [TopicPartition(topic, partition) for partition in self._partitions_of(topic)]
             if not wanted:
                 return {}
-            answer = self._asked(
+            answer = self._ask(
                 f"offsets of group {group}", lambda: consumer.committed(wanted, timeout=_REQUEST_TIMEOUT_S)
             )
         finally:
@@ -112,9 +112,9 @@ class BrokerAdmin:
         def answers() -> dict[T, Any]:
             return {key: future.result(_REQUEST_TIMEOUT_S) for key, future in ask(self._client).items()}
 
-        return self._asked(what, answers, not_yet)
+        return self._ask(what, answers, not_yet)
 
-    def _asked(self, what: str, question: Callable[[], T], not_yet: Collection[int] = _NOT_YET) -> T:
+    def _ask(self, what: str, question: Callable[[], T], not_yet: Collection[int] = _NOT_YET) -> T:
         """Send a request, and retry while a leader or coordinator is not yet available."""
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         while True:
@@ -131,7 +131,7 @@ class BrokerAdmin:
 
     def _partitions_of(self, topic: str) -> list[int]:
         """Return all partitions of a topic, with or without a leader. Lists all topics, because a request for one topic could create it."""
-        metadata = self._asked(
+        metadata = self._ask(
             "metadata", lambda: self._client.list_topics(timeout=_ANSWER_WITHIN_S), _NO_ANSWER_YET
         )
         answer = metadata.topics.get(topic)

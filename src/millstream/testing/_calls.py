@@ -63,7 +63,7 @@ class ManualAsyncWorker:
                     begun = True
                     self._begin(operator, dispatcher, start)
             self._loop.run_to(self.now_ms)
-        return list(self._settled())
+        return list(self._take_settled())
 
     def advance(self, to_ms: int) -> None:
         """Advance the clock until a call ends or a dispatcher is due, at most to ``to_ms``."""
@@ -103,7 +103,7 @@ class ManualAsyncWorker:
         self._running[operator, start.number] = future
         future.add_done_callback(ended)
 
-    def _settled(self) -> Iterator[tuple[TaskId, Ticket, Settled]]:
+    def _take_settled(self) -> Iterator[tuple[TaskId, Ticket, Settled]]:
         for (task, _), dispatcher in self._dispatchers.items():
             for ticket, settled in dispatcher.take_settled():
                 yield task, ticket, settled

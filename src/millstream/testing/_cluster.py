@@ -53,7 +53,7 @@ class Cluster:
         """Start all brokers on free ports, wait until they answer, and return a connected client."""
 
         def launch() -> None:
-            self._brokers = self._placed(free_ports(len(self._homes) * _PORTS_PER_BROKER))
+            self._brokers = self._create_brokers(free_ports(len(self._homes) * _PORTS_PER_BROKER))
             self._launch(self._brokers)
 
         return self._retried(launch, pause_s=0)
@@ -64,7 +64,7 @@ class Cluster:
         Args:
             broker: The number of the broker, from 0; None for all.
         """
-        chosen = self._chosen(broker)
+        chosen = self._chosen_brokers(broker)
         self.end(broker, orderly=True)
         return self._retried(lambda: self._launch(chosen), pause_s=0.2)
 
@@ -75,7 +75,7 @@ class Cluster:
             broker: The number of the broker, from 0; None for all.
             orderly: Whether the brokers may first close their logs; otherwise they are killed.
         """
-        chosen = self._chosen(broker)
+        chosen = self._chosen_brokers(broker)
         # End them together: the last broker cannot shut down in order without the others.
         if orderly and len(chosen) > 1:
             for member in chosen:
@@ -86,7 +86,7 @@ class Cluster:
 
     def signal(self, broker: int | None, number: signal.Signals) -> None:
         """Send a signal to one broker, from 0, or all. Brokers that do not run are skipped."""
-        for chosen in self._chosen(broker):
+        for chosen in self._chosen_brokers(broker):
             chosen.signal(number)
 
     def pids(self) -> dict[int, int]:
@@ -100,7 +100,7 @@ class Cluster:
     def run_main(self, main: str, arguments: list[str], *, stdin: str = "") -> str:
         return self._brokers[0].run_main(main, arguments, stdin=stdin)
 
-    def _chosen(self, broker: int | None) -> Sequence[BrokerProcess]:
+    def _chosen_brokers(self, broker: int | None) -> Sequence[BrokerProcess]:
         if broker is None:
             return self._brokers
         if not 0 <= broker < len(self._brokers):
@@ -109,7 +109,7 @@ class Cluster:
             )
         return [self._brokers[broker]]
 
-    def _placed(self, ports: Sequence[int]) -> list[BrokerProcess]:
+    def _create_brokers(self, ports: Sequence[int]) -> list[BrokerProcess]:
         """Create the brokers with the given ports: first those for clients, then those for controllers."""
         of_clients, of_controllers = ports[: len(self._homes)], ports[len(self._homes) :]
         controllers = dict(enumerate(of_controllers, start=1))

@@ -11,7 +11,7 @@ from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Record, Records
-from millstream.core.model.serdes import Serde, written
+from millstream.core.model.serdes import Serde, serialize_for_topic
 from millstream.core.model.serdes import bytes as bytes_serde
 from millstream.core.topology.nodes import Sink
 from millstream.testing._driver_arguments import check_serdes, checked_headers, checked_time
@@ -78,8 +78,10 @@ class DriverTopics:
     def _write(self, topic: str, serdes: Serdes, record: NewRecord) -> None:
         self._check_open()
         source, headers = self._runner.source(topic), checked_headers(record.headers)
-        key, headers = written(_serde(serdes[0], source.key, record.key), record.key, topic, "key", headers)
-        value, headers = written(
+        key, headers = serialize_for_topic(
+            _serde(serdes[0], source.key, record.key), record.key, topic, "key", headers
+        )
+        value, headers = serialize_for_topic(
             _serde(serdes[1], source.value, record.value), record.value, topic, "value", headers
         )
         records = Records(

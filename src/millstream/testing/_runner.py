@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.core.engine.global_task import global_task
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.engine.records.dividing import divided
+from millstream.core.engine.records.dividing import divided_by_key_range
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
@@ -193,7 +193,9 @@ class DriverRunner:
         position, tasks = self.topics.appended(partition, records), self._tasks_of(partition)
         parts = [records]
         if len(tasks) > 1:
-            parts = divided(records, len(tasks), with_steps=needs_steps(self._reader[partition.topic]))
+            parts = divided_by_key_range(
+                records, len(tasks), with_steps=needs_steps(self._reader[partition.topic])
+            )
         for each, part in zip(tasks, parts):
             each.task.feed(partition, part, position)
             self._fed.add(each.id)

@@ -121,7 +121,7 @@ class TopicLogs:
             chosen = -1 if records.partitions is None else records.partitions[row]
             rows[self._partition(topic, key, count) if chosen < 0 else chosen].append(row)
         for partition in sorted(rows):
-            yield TopicPartition(topic, partition), _some(records, rows[partition])
+            yield TopicPartition(topic, partition), _rows_of(records, rows[partition])
 
     def _partition(self, topic: str, key: bytes | None, count: int) -> int:
         if key is None and topic not in self._internal:
@@ -148,7 +148,7 @@ def _one_each(plan: Plan) -> Layout:
     return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)
 
 
-def _some(records: Records, rows: list[int]) -> Records:
+def _rows_of(records: Records, rows: list[int]) -> Records:
     return Records(
         [records.keys[row] for row in rows],
         [records.values[row] for row in rows],

@@ -123,10 +123,10 @@ def fitted(
     if before.routing is not None:
         check_routing(before.routing, routing_of(plan, layout), divides=True)
     tasks = {task: _under_new_names(state, names) for task, state in snapshot.tasks.items()}
-    tasks = dict(_divided(plan, before, tasks))
+    tasks = dict(_divided_tasks(plan, before, tasks))
     _check_finished(before, plan, tasks)
     _check_global(snapshot.global_fingerprints, global_fingerprints(plan))
-    return plan, layout, _kept(plan, tasks)
+    return plan, layout, _without_removed_stores(plan, tasks)
 
 
 def global_fingerprints(plan: Plan) -> dict[str, str]:
@@ -143,7 +143,7 @@ def _check_global(before: Mapping[str, str], now: Mapping[str, str]) -> None:
             )
 
 
-def _divided(
+def _divided_tasks(
     plan: Plan, before: Remembered, tasks: Mapping[TaskId, TaskState]
 ) -> Iterator[tuple[TaskId, TaskState]]:
     """Yield tasks with their state, dividing the state of tasks whose partitions now have more key ranges.
@@ -196,7 +196,7 @@ def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskS
             )
 
 
-def _kept(plan: Plan, tasks: Mapping[TaskId, TaskState]) -> dict[TaskId, TaskState]:
+def _without_removed_stores(plan: Plan, tasks: Mapping[TaskId, TaskState]) -> dict[TaskId, TaskState]:
     """Return the tasks with the stores that the topology still has.
 
     Raises:

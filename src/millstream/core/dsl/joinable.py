@@ -159,7 +159,7 @@ class JoinableStream(StreamHandle[K, V]):
             ['two at 3', 'two: 3', 'six: None']
         """
         options = JoinOptions(windows, key, value, other_value, grace, store, late, other_late)
-        return self._joined("inner", other, functions, options, name, with_key=with_key)
+        return self._joined_stream("inner", other, functions, options, name, with_key=with_key)
 
     @overload
     def left_join(
@@ -247,7 +247,7 @@ class JoinableStream(StreamHandle[K, V]):
         Source: ``KStreamKTableJoin``, ``KStreamKStreamJoin``; KIP-962 for records without keys.
         """
         options = JoinOptions(windows, key, value, other_value, grace, store, late, other_late)
-        return self._joined("left", other, functions, options, name, with_key=with_key)
+        return self._joined_stream("left", other, functions, options, name, with_key=with_key)
 
     @overload
     def outer_join(
@@ -298,7 +298,7 @@ class JoinableStream(StreamHandle[K, V]):
                 "outer_join of a stream needs another stream, because changes of a table emit no results; use left_join"
             )
         options = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
-        return self._joined("outer", other, functions, options, name, with_key=with_key)
+        return self._joined_stream("outer", other, functions, options, name, with_key=with_key)
 
     @overload
     def join_prior(
@@ -369,7 +369,7 @@ class JoinableStream(StreamHandle[K, V]):
         node = joining.join_streams(self, other, join, options, prior=True)
         return self._graph.stream(node, key or self._key or other._key, None)
 
-    def _joined(
+    def _joined_stream(
         self,
         kind: JoinKind,
         other: KTable[Any, Any] | GlobalKTable[Any, Any] | KStream[Any, Any],

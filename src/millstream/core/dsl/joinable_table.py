@@ -152,7 +152,7 @@ class JoinableTable(TableHandle[K, V]):
         foreign = foreign_key_options(
             on, (partitioner, other_partitioner), with_key=with_key, ignores_null=null_on == "ignored"
         )
-        return self._joined(other, join, value, store, foreign)
+        return self._joined_table(other, join, value, store, foreign)
 
     @overload
     def left_join(
@@ -243,7 +243,7 @@ class JoinableTable(TableHandle[K, V]):
         """
         join = JoinFunction(joiner, "left", name, with_key)
         foreign = foreign_key_options(on, (partitioner, other_partitioner), with_key=with_key)
-        return self._joined(other, join, value, store, foreign)
+        return self._joined_table(other, join, value, store, foreign)
 
     @overload
     def outer_join(
@@ -301,9 +301,9 @@ class JoinableTable(TableHandle[K, V]):
             ['None of London', 'Ada of London', 'Ada of None']
         """
         join = JoinFunction(joiner, "outer", name, with_key)
-        return self._joined(other, join, value, store)
+        return self._joined_table(other, join, value, store)
 
-    def _joined(
+    def _joined_table(
         self,
         other: KTable[Any, Any],
         join: JoinFunction,

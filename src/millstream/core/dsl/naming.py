@@ -70,7 +70,7 @@ class Names:
 
     def node(self, kind: str, given: str | None = None) -> str:
         """Return the name of a node: the given name, which begins a path, or a numbered one. Both use up a number."""
-        numbered = f"{kind}-{self._number()}"
+        numbered = f"{kind}-{self._next_number()}"
         if given is None:
             return numbered
         return self.uncounted(given)
@@ -82,9 +82,9 @@ class Names:
 
     def store(self, kind: str) -> str:
         """Return the numbered name of a store, which uses up a number (``newStoreName``)."""
-        return f"{kind}-STATE-STORE-{self._number()}"
+        return f"{kind}-STATE-STORE-{self._next_number()}"
 
-    def _number(self) -> str:
+    def _next_number(self) -> str:
         number = self._count
         self._count += 1
         return f"{number:010d}"
@@ -196,17 +196,17 @@ def _stores(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[s
             if store in generated and store not in seen:
                 seen.add(store)
                 advice = "give the operator store='...' (a join also takes name='...')"
-                yield f"store {store!r} of operator {node.name}, {_behind(nodes, node)}: {advice}"
+                yield f"store {store!r} of operator {node.name}, {_downstream_of_topics(nodes, node)}: {advice}"
 
 
 def _topics(nodes: Mapping[str, Node], generated: Collection[str]) -> Iterator[str]:
     for node in nodes.values():
         if isinstance(node, Repartition) and node.topic_name in generated:
             advice = "give the grouping, the repartition or the join name='...'"
-            yield f"internal topic {node.topic_name!r}, {_behind(nodes, node)}: {advice}"
+            yield f"internal topic {node.topic_name!r}, {_downstream_of_topics(nodes, node)}: {advice}"
 
 
-def _behind(nodes: Mapping[str, Node], node: Node) -> str:
+def _downstream_of_topics(nodes: Mapping[str, Node], node: Node) -> str:
     topics = dict.fromkeys(_topics_read(nodes, node))
     return f"downstream of topic{'s' if len(topics) > 1 else ''} {', '.join(map(repr, topics))}"
 

@@ -251,7 +251,7 @@ class Reading:
             cause = MillstreamError(error.message) if isinstance(error, DeserializationError) else error
             again = Attempt(self._deserialized_one, (source, partition, records, row, partition_time))
             failure = Failure("deserialize", source.name, cause, raw)
-            retried: ConsumerRecord | None = self._runtime.failed(failure, again)
+            retried: ConsumerRecord | None = self._runtime.handle_failure(failure, again)
             return retried
         if record.timestamp < 0:
             self._runtime.drop("negative timestamp")

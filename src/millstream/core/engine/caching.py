@@ -120,7 +120,7 @@ class _Order:
         self.last = 0
         self.forwarded: int | None = None
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         if self.forwarded is not None:
             return self.forwarded
         self.last += 1
@@ -219,7 +219,7 @@ class Cache:
 
     def _putting(self) -> Callable[..., None]:
         row_key_of, rows, known = self._row_key, self._rows, self._rows.get
-        number_of, runtime, most = self._order.number, self._runtime, self._most
+        number_of, runtime, most = self._order.next_number, self._runtime, self._most
 
         def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if self._block is not None:
@@ -276,7 +276,7 @@ class Cache:
             count = len(values) - self._most * 3 // 4 // mean
             early, columns = columns.part(0, count), columns.part(count, len(values))
         self.size = len(columns.timestamps) * mean
-        self._block = columns, self._runtime.pieces, self._order.number()
+        self._block = columns, self._runtime.pieces, self._order.next_number()
         if early is not None:
             self.columns(early)
 

@@ -68,10 +68,10 @@ class Entry(NamedTuple):
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         """Join pieces that were taken from queues to one batch."""
-        timestamps = _joined(pieces, lambda chunk: chunk.timestamps)
+        timestamps = _joined_column(pieces, lambda chunk: chunk.timestamps)
         return Columns(
-            _column(self.key, _joined(pieces, lambda chunk: chunk.keys)),
-            _column(self.value, _joined(pieces, lambda chunk: chunk.values)),
+            _column(self.key, _joined_column(pieces, lambda chunk: chunk.keys)),
+            _column(self.value, _joined_column(pieces, lambda chunk: chunk.values)),
             timestamps,
             _joined_headers(pieces),
             range(len(timestamps)),
@@ -90,7 +90,7 @@ def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
     }
 
 
-def behind(node: n.Node, compiled: Compiled) -> Form | None:
+def form_downstream(node: n.Node, compiled: Compiled) -> Form | None:
     """Return the columnar form of all nodes downstream of a node except the stream of its late records; None if there is none.
 
     If the node has a cache, this is the form of the cache. It calls no functions: nodes downstream of a cache run after the batch, so
@@ -122,7 +122,7 @@ def of_function(
         then: Forwards the records with their results to the nodes downstream.
         with_key: True if the function takes key and value; False if it takes the value only.
     """
-    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
+    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
         return None
     if form.calls_functions:
@@ -210,7 +210,7 @@ def of_expression(
     then: Callable[[ColumnsCall, Columns, list[Any]], None],
 ) -> Form | None:
     """Create the columnar form of a node that computes an expression of the value."""
-    form, row, runtime = behind(node, compiled), row_of(node, compiled), compiled.runtime
+    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
     if form is None:
         return None
     child = form.call
@@ -219,7 +219,7 @@ def of_expression(
         try:
             results = list(expression.over(columns.values.objects()))
         except Exception:  # then process record by record, to find the bad ones
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         return then(child, columns, results)
 
     return Form(call, form.calls_functions)
@@ -236,10 +236,10 @@ def row_of(node: n.Node, compiled: Compiled) -> Call:
 
 
 def by_rows(call: Call, runtime: Runtime) -> Form:
-    return Form(lambda columns: each(columns, call, runtime), calls_functions=True, by_rows=True)
+    return Form(lambda columns: call_per_row(columns, call, runtime), calls_functions=True, by_rows=True)
 
 
-def each(columns: Columns, call: Call, runtime: Runtime) -> None:
+def call_per_row(columns: Columns, call: Call, runtime: Runtime) -> None:
     locate = runtime.locate
     headers: Iterable[Headers] = repeat(()) if columns.headers is None else columns.headers
     keys, values = columns.keys.objects(), columns.values.objects()
@@ -265,7 +265,7 @@ def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
 def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
     children = _followers(node, compiled)
     if not children:
-        return Form(_nothing)
+        return Form(_discard)
     form = columns_of(children[0], compiled) if len(children) == 1 else None
     return None if form is None else form._replace(call=_tapped(children[0], compiled, form.call))
 
@@ -289,7 +289,7 @@ def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
     count = min(len(columns.timestamps), MAX_RECORDS)
     skip(len(columns.timestamps) - count)
     try:
-        each(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
+        call_per_row(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
     except Exception:  # a serde cannot read data that only the tap needs to read
         skip(count)
 
@@ -298,7 +298,7 @@ def _stateless(node: n.Node, compiled: Compiled) -> bool:
     return node.pure and all(_stateless(child, compiled) for child in compiled.children_of(node))
 
 
-def _nothing(columns: Columns) -> None:
+def _discard(columns: Columns) -> None:
     """Discard the records, because no node follows."""
 
 
@@ -306,7 +306,7 @@ def _column(serde: Serde[Any], kept: list[Any]) -> Column:
     return Column(known=kept) if serde.verbatim is None else Column(serde, kept)
 
 
-def _joined(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> list[Any]:
+def _joined_column(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> list[Any]:
     """Join the parts of a column. A single whole part is not copied, because columns are never modified."""
     whole = column(pieces[0].chunk)
     if len(pieces) == 1 and pieces[0].end - pieces[0].start == len(whole):
@@ -320,4 +320,4 @@ def _joined(pieces: Sequence[Piece], column: Callable[[Chunk], list[Any]]) -> li
 def _joined_headers(pieces: Sequence[Piece]) -> list[Headers] | None:
     if all(piece.chunk.headers is None for piece in pieces):
         return None
-    return _joined(pieces, lambda chunk: chunk.headers or [()] * len(chunk.timestamps))
+    return _joined_column(pieces, lambda chunk: chunk.headers or [()] * len(chunk.timestamps))

@@ -146,7 +146,7 @@ class Compiled:
         """Return the clocks of the nodes downstream of a source, upstream nodes first."""
         clocks = self._clocks_behind.get(source)
         if clocks is None:
-            behind = self._behind(source)
+            behind = self._downstream_of(source)
             clocks = [clock for name, clock in self.clocks.items() if name in behind][::-1]
             self._clocks_behind[source] = clocks
         return clocks
@@ -154,14 +154,14 @@ class Compiled:
     def sources_of(self, node: str) -> frozenset[str]:
         sources = self._sources_of.get(node)
         if sources is None:
-            sources = frozenset(name for name in self.entries if node in self._behind(name))
+            sources = frozenset(name for name in self.entries if node in self._downstream_of(name))
             self._sources_of[node] = sources
         return sources
 
     def has_unfinished(self, node: str) -> bool:
         """Return True if an asynchronous operator upstream of a node has unfinished records."""
         return any(
-            operator.unfinished and node in self._behind(operator.name)
+            operator.unfinished and node in self._downstream_of(operator.name)
             for operator in self.runtime.async_operators
         )
 
@@ -170,7 +170,7 @@ class Compiled:
         parents = (self._sub.nodes[name] for name in node.parents)
         return not takes_null_values(node) or any(map(self._leaves_out_null_values, parents))
 
-    def _behind(self, source: str) -> set[str]:
+    def _downstream_of(self, source: str) -> set[str]:
         behind = {source}
         for node in self._sub.nodes.values():
             if behind.intersection(node.parents):
@@ -210,7 +210,7 @@ class Compiled:
 
 def _fan_out(calls: list[Call], table: bool) -> Call:
     if not calls:
-        return nothing
+        return discard
     if len(calls) == 1:
         return calls[0]
     if len(calls) == 2:
@@ -222,14 +222,14 @@ def _fan_out(calls: list[Call], table: bool) -> Call:
 
         return both
 
-    def each(*args: Any) -> None:
+    def call_all(*args: Any) -> None:
         for call in calls:
             call(*args)
 
-    return each
+    return call_all
 
 
-def nothing(*args: Any) -> None:
+def discard(*args: Any) -> None:
     """Discard the record, because no node follows."""
 
 

@@ -80,7 +80,7 @@ class Failure(NamedTuple):
             "to a separate topic"
         )
         return (
-            f"{self.node} failed in stage '{self.stage}' of task {task} {where(self.record)}: {self._aimed()}{cause(self.error)}. "
+            f"{self.node} failed in stage '{self.stage}' of task {task} {where(self.record)}: {self._target_clause()}{cause(self.error)}. "
             f"{advice}"
         )
 
@@ -99,7 +99,7 @@ class Failure(NamedTuple):
             self.stage, self.node, str(task), *origin, record, attempt, self.target, self.side
         )
 
-    def _aimed(self) -> str:
+    def _target_clause(self) -> str:
         if self.target is None:
             return ""
         what = "sending" if self.side is None else f"the {self.side} does not fit its serde, sending"
@@ -227,7 +227,7 @@ def where(record: RawRecord) -> str:
         return "in a punctuator"
     return (
         f"at topic {partition.topic!r}, partition {partition.partition}, offset {offset} "
-        f"(key {_shown(key)}, value {_shown(value)})"
+        f"(key {_bytes_excerpt(key)}, value {_bytes_excerpt(value)})"
     )
 
 
@@ -251,7 +251,7 @@ def _is_user_code(file: str) -> bool:
     return not (file.startswith(_LIBRARIES) or "site-packages" in file or "dist-packages" in file)
 
 
-def _shown(data: bytes | None) -> str:
+def _bytes_excerpt(data: bytes | None) -> str:
     if data is None:
         return "null"
     return repr(data) if len(data) <= 40 else f"{data[:40]!r}... of {len(data)} bytes"

@@ -207,7 +207,7 @@ class ErrorPolicies:
     @property
     def topics(self) -> frozenset[str]:
         """The dead-letter topics of the policies. Handlers may choose others."""
-        named = {policy.text for policy in self._all() if isinstance(policy, DeadLetter)}
+        named = {policy.text for policy in self._all_policies() if isinstance(policy, DeadLetter)}
         return frozenset(named if self.dead_letter_topic is None else {*named, self.dead_letter_topic})
 
     def without_dead_letters(self) -> ErrorPolicies:
@@ -234,7 +234,7 @@ class ErrorPolicies:
                     f"The nodes are: {names}"
                 )
 
-    def _all(self) -> list[Policy]:
+    def _all_policies(self) -> list[Policy]:
         given = [*(self.of(stage) for stage in STAGES), *self.operators.values()]
         return [policy.then if isinstance(policy, Retrying) else policy for policy in given]
 

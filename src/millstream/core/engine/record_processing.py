@@ -84,7 +84,7 @@ class Processing:
             return self._collect_columns(queue, end)
         self._run_columns()
         self._run_rows(Piece(queue, queue.chunks[0], start, end), self._compiled.entries[name])
-        queue.taken(end)
+        queue.remove_before(end)
         self.processed += end - start
         return None
 
@@ -99,7 +99,7 @@ class Processing:
             self._advance(queue, chunk.times_before(0))
         else:
             self._runtime.stream_time = max(self._runtime.stream_time, chunk.order[0])
-        queue.taken(1)
+        queue.remove_before(1)
 
     def finish(self) -> None:
         self._run_columns()
@@ -145,7 +145,7 @@ class Processing:
         if self._collected and self._source_of(self._collected[0]) is not self._source_of(piece):
             self._run_columns()
         self._collected.append(piece)
-        queue.taken(end)
+        queue.remove_before(end)
         self._runtime.stream_time = max(self._runtime.stream_time, queue.partition_time)
         self.processed += end - piece.start
 
@@ -164,7 +164,7 @@ class Processing:
     def _collect_for_threads(self, threads: Prefixes, queue: RecordQueue, end: int) -> None:
         start, chunk = queue.index, queue.chunks[0]
         name = self._sources[queue.partition.topic].name
-        queue.taken(end)
+        queue.remove_before(end)
         self.processed += end - start
         while start < end:
             cut = min(end, start + threads.room)

@@ -70,7 +70,7 @@ class Recorder(Runtime):
         failure.__cause__ = error
         self.effects, self.stops = [], self.policies.of("process", self.node) == "fail"
         failed = failure.with_traceback(error.__traceback__)
-        self.do(self._task.failed, Failure("process", self.node, failed, self._current()))
+        self.do(self._task.handle_failure, Failure("process", self.node, failed, self._current()))
 
     def watched(self, node: str, call: Call, *, repeatable: bool) -> Call:
         """Wrap the function of a node to remember the node that was called last."""

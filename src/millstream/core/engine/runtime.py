@@ -254,9 +254,9 @@ class Runtime:
         side: Literal["key", "value"] | None = None,
     ) -> None:
         """Apply the policy of the node and stage to the current record, which has failed."""
-        self.failed(Failure(stage, node, error, self._current(), target, side), again)
+        self.handle_failure(Failure(stage, node, error, self._current(), target, side), again)
 
-    def failed(self, failure: Failure, again: Attempt | None = None) -> Any:
+    def handle_failure(self, failure: Failure, again: Attempt | None = None) -> Any:
         """Apply the policy of the node and stage to a failed record.
 
         Args:

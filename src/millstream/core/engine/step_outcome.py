@@ -43,7 +43,7 @@ class TaskMetrics:
     failed: Mapping[str, int] = field(default_factory=dict)
 
 
-def taken(counts: Counter[str]) -> dict[str, int]:
+def take_counts(counts: Counter[str]) -> dict[str, int]:
     copied = dict(counts)
     counts.clear()
     return copied
@@ -131,10 +131,10 @@ class Snapshot:
             self,
             buffered={queue: records for queue, records in self.buffered.items() if queue.lane},
             positions={queue: position for queue, position in self.positions.items() if queue.lane},
-            taken={**self.taken, **self._known()},
+            taken={**self.taken, **self._taken_offsets()},
         )
 
-    def _known(self) -> dict[QueueId, int]:
+    def _taken_offsets(self) -> dict[QueueId, int]:
         """Return, per queue, the offset before which the task has taken all records; a merged lane includes its buffered records."""
         finished = {
             queue: self.progress[queue.partition].position

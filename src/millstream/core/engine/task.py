@@ -28,7 +28,7 @@ from millstream.core.engine.records.dividing import append
 from millstream.core.engine.records.queue import PartitionGroup, QueueId, RecordQueue
 from millstream.core.engine.records.readiness import InputFacts, Readiness
 from millstream.core.engine.runtime import Runtime
-from millstream.core.engine.step_outcome import Outcome, Snapshot, TaskMetrics, taken
+from millstream.core.engine.step_outcome import Outcome, Snapshot, TaskMetrics, take_counts
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest
 from millstream.core.model.errors import ProcessingError, StoreError
@@ -126,7 +126,7 @@ class Task:
         """Call ``init`` of each processor, in the order of the topology, and restore schedules and buffered records."""
         self._runtime.now_ms = now_ms
         for context in self._compiled.contexts:
-            self._guarded(context.init, "init", context.processor)
+            self._call_lifecycle_method(context.init, "init", context.processor)
         processors = {context._node: context.processor for context in self._compiled.contexts}
         self._runtime.punctuations.restore(self._restored.schedules, processors)
         self._runtime.refresh_due()
@@ -143,7 +143,7 @@ class Task:
         failed: ProcessingError | None = None
         for context in self._compiled.contexts:
             try:
-                self._guarded(context.processor.close, "close", context.processor)
+                self._call_lifecycle_method(context.processor.close, "close", context.processor)
             except ProcessingError as error:
                 failed = failed or error
         if failed is not None:
@@ -250,7 +250,7 @@ class Task:
         while (chosen := ready.choose(self._group)) is not None and (left != 0 or chosen[0].at_time):
             enforced, before = ready.enforced, self._processing.processed
             left = self._take(*chosen, left)
-            ready.taken(chosen[0])
+            ready.update_after_take(chosen[0])
             if enforced:
                 self._enforced += self._processing.processed - before
         ready.finish(self._group)
@@ -350,17 +350,17 @@ class Task:
         processed, punctuated = self._processing.take_counts()
         metrics = TaskMetrics(
             processed,
-            taken(runtime.dropped),
+            take_counts(runtime.dropped),
             punctuated,
             self._enforced,
             *self._compiled.caches.take_counts(),
-            counted=taken(runtime.counted),
-            failed=taken(runtime.failures),
+            counted=take_counts(runtime.counted),
+            failed=take_counts(runtime.failures),
         )
         self._enforced = 0
         return metrics
 
-    def _guarded(self, call: Callable[[], None], what: str, processor: Any) -> None:
+    def _call_lifecycle_method(self, call: Callable[[], None], what: str, processor: Any) -> None:
         try:
             call()
         except Exception as error:

@@ -75,7 +75,7 @@ class Epoch:
         return len(self.stretches)
 
     @property
-    def behind(self) -> int:
+    def position_after(self) -> int:
         """The first position after this epoch and its fence; only for a closed epoch."""
         return 1 + max(s.position(s.start if s.end is None else s.end) for s in self.stretches)
 
@@ -83,7 +83,7 @@ class Epoch:
         """Return the log of a key; a null key counts as the empty key."""
         return self.stretches[0 if self.ranges == 1 else range_of(key, self.ranges)].log
 
-    def reached(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int | None:
+    def read_position(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int | None:
         """Return the position before which the reader of a key range has read every record; None if it has read the whole epoch.
 
         Args:
@@ -139,7 +139,7 @@ class History:
         """
         now = self.current
         closed = replace(now, stretches=tuple(replace(s, end=ends[s.log]) for s in now.stretches))
-        base = closed.behind
+        base = closed.position_after
         logs = enumerate(self.logs(ranges))
         opened = tuple(Stretch(log, KeyRange(n, ranges), ends[log], None, base) for n, log in logs)
         return History(self.primary, (*self.epochs[:-1], closed, Epoch(now.number + 1, base, opened)))
@@ -154,7 +154,7 @@ class History:
             begin when all of them have been read to their ends.
         """
         for epoch in self.epochs:
-            if epoch is self.current or epoch.behind > position:
+            if epoch is self.current or epoch.position_after > position:
                 yield tuple(stretch for stretch in epoch.stretches if stretch.overlaps(keys))
 
     def position(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int:
@@ -163,7 +163,7 @@ class History:
         Args:
             offsets: The next offset of each log in the reader's current step.
         """
-        reached = (epoch.reached(keys, offsets) for epoch in self.epochs)
+        reached = (epoch.read_position(keys, offsets) for epoch in self.epochs)
         return next((position for position in reached if position is not None), self.current.base)
 
     def to_json(self) -> list[Any]:

@@ -145,7 +145,7 @@ class Ledger:
     def states(self) -> dict[int, PartitionState]:
         return dict(sorted(self._states.items()))
 
-    def held(self) -> set[int]:
+    def held_partitions(self) -> set[int]:
         """Return the partitions whose records producers hold back."""
         return {number for number, state in self._states.items() if state.pending == HOLDING}
 

@@ -155,7 +155,7 @@ class _Unknown:
 
 def _members(annotation: object, names: Mapping[str, Any]) -> Iterator[object]:
     if isinstance(annotation, str):
-        yield from _written(ast.parse(annotation, mode="eval").body, names)
+        yield from _annotation_members(ast.parse(annotation, mode="eval").body, names)
     elif isinstance(annotation, UnionType):
         for each in get_args(annotation):
             yield from _members(each, names)
@@ -165,14 +165,14 @@ def _members(annotation: object, names: Mapping[str, Any]) -> Iterator[object]:
         yield annotation
 
 
-def _written(tree: ast.expr, names: Mapping[str, Any]) -> Iterator[object]:
+def _annotation_members(tree: ast.expr, names: Mapping[str, Any]) -> Iterator[object]:
     if isinstance(tree, ast.BinOp):
-        yield from _written(tree.left, names)
-        yield from _written(tree.right, names)
+        yield from _annotation_members(tree.left, names)
+        yield from _annotation_members(tree.right, names)
     elif isinstance(tree, ast.Constant):
         yield from _members(tree.value, names)
     elif isinstance(tree, ast.Subscript):
-        yield from _written(tree.value, names)
+        yield from _annotation_members(tree.value, names)
     elif isinstance(tree, ast.Name):
         builtins = {"str": str, "object": object}
         yield from _members(names.get(tree.id, builtins.get(tree.id, _Unknown())), names)

@@ -57,7 +57,7 @@ def without_one(sums: Sums, value: Any) -> Sums | None:
     return None if sums.number == 1 else Sums(sums.total - value, sums.number - 1)
 
 
-def joined(first: Sums, other: Sums) -> Sums:
+def combined_sums(first: Sums, other: Sums) -> Sums:
     """Return the combined sums of two sets of numbers."""
     return Sums(first.total + other.total, first.number + other.number)
 

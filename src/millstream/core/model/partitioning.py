@@ -36,7 +36,7 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
-    for word in _words(length >> 2)(data):
+    for word in _word_reader(length >> 2)(data):
         k = word * _M & _MASK
         h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
     if length & 3:
@@ -46,7 +46,7 @@ def murmur2(data: bytes) -> int:
 
 
 @lru_cache
-def _words(count: int) -> Callable[[bytes], tuple[int, ...]]:
+def _word_reader(count: int) -> Callable[[bytes], tuple[int, ...]]:
     """Return a function that reads a number of words from the beginning of bytes."""
     return Struct(f"<{count}I").unpack_from
 

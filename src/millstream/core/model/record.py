@@ -258,7 +258,7 @@ class TimeSteps:
         self.valued.append(times.valued)
         self.complete.append(complete)
 
-    def behind(self, last: Times, start: int = 0) -> TimeSteps:
+    def not_earlier_than(self, last: Times, start: int = 0) -> TimeSteps:
         """Return the steps from an index on, with times no earlier than the times before these steps."""
         return TimeSteps(
             [max(last.all, time) for time in self.time[start:]],

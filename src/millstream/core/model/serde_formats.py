@@ -245,7 +245,7 @@ class ListFormat:
         """Deserialise bytes."""
         position, nulls = 1, frozenset[int]()
 
-        def number() -> int:
+        def read_number() -> int:
             nonlocal position
             position += INT.size
             found: int = INT.unpack_from(data, position - INT.size)[0]
@@ -254,12 +254,12 @@ class ListFormat:
         if data[0] == 0:
             if self.size < 0:
                 raise ValueError("the items have no lengths, but their serde is not one of a fixed size")
-            nulls = frozenset(number() for _ in range(number()))
+            nulls = frozenset(read_number() for _ in range(read_number()))
         elif data[0] != 1:
             raise ValueError(f"a list begins with 0 or 1, not {data[0]}")
         items: list[Any] = []
-        for index in range(number()):
-            size = number() if data[0] == 1 else -1 if index in nulls else self.size
+        for index in range(read_number()):
+            size = read_number() if data[0] == 1 else -1 if index in nulls else self.size
             if size < 0:
                 items.append(None)
                 continue

@@ -133,13 +133,13 @@ def in_context(
         ...     context.headers.append(("schema", b"1"))
         ...     return text.encode()
         >>> versioned = in_context(write, lambda data, context: data.decode() + dict(context.headers)["schema"].decode())
-        >>> written(versioned, "a", "out", "value", ())
+        >>> serialize_for_topic(versioned, "a", "out", "value", ())
         (b'a', (('schema', b'1'),))
     """
     return Serde(name, _Alone(serialize), _Alone(deserialize), contextual=(serialize, deserialize))
 
 
-def written(
+def serialize_for_topic(
     serde: Serde[Any], data: Any, topic: str, side: Side, headers: Headers
 ) -> tuple[builtins.bytes | None, Headers]:
     """Serialise a key or a value of a record for a topic; return the bytes and the new headers of the record."""
@@ -161,7 +161,7 @@ def read(serde: Serde[Any], data: builtins.bytes | None, topic: str, side: Side,
     return serde.contextual[1](data, SerdeContext(topic, side, list(headers)))
 
 
-def _number(name: str, code: str, wanted: str, *accepts: type) -> Serde[Any]:
+def _number_serde(name: str, code: str, wanted: str, *accepts: type) -> Serde[Any]:
     parts = _formats.NumberFormat(name, code, wanted)
     return Serde(name, parts.write, parts.read, bool(accepts), accepts)
 
@@ -182,11 +182,11 @@ float64: Serde[float] = Serde(
     "float64", _formats.float64_to_bytes, _formats.float64_from_bytes, True, (float, int)
 )
 """64-bit floats, big endian (Java: DoubleSerializer)."""
-int16: Serde[int] = _number("int16", ">h", "an int of 16 bits", int, bool)
+int16: Serde[int] = _number_serde("int16", ">h", "an int of 16 bits", int, bool)
 """16-bit integers, big endian (Java: ShortSerializer)."""
-int32: Serde[int] = _number("int32", ">i", "an int of 32 bits", int, bool)
+int32: Serde[int] = _number_serde("int32", ">i", "an int of 32 bits", int, bool)
 """32-bit integers, big endian (Java: IntegerSerializer)."""
-float32: Serde[float] = _number("float32", ">f", "a float of 32 bits")
+float32: Serde[float] = _number_serde("float32", ">f", "a float of 32 bits")
 """32-bit floats, big endian (Java: FloatSerializer). Reading may return a different number, because Python floats have 64 bits."""
 uuid: Serde[UUID] = Serde("uuid", _formats.uuid_to_bytes, _formats.uuid_from_bytes, True, (UUID,))
 """A ``uuid.UUID`` as text, in UTF-8 (Java: UUIDSerializer)."""

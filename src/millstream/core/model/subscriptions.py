@@ -100,24 +100,24 @@ SUBSCRIPTION: Final[Serde[Subscription]] = Serde(
 """instruction (1) | length of the mark (1) | mark | serialised key of the left row"""
 
 
-def answer(of: Serde[Any]) -> Serde[SubscriptionAnswer]:
+def answer_serde(right: Serde[Any]) -> Serde[SubscriptionAnswer]:
     """Create the serde of answers: flags (1) | length of the mark (1) | mark | serialised right value.
 
     Example:
         >>> from millstream.core.model import serdes
-        >>> serde = answer(serdes.string)
+        >>> serde = answer_serde(serdes.string)
         >>> serde.deserialize(serde.serialize(SubscriptionAnswer(None, "row", quiet=False)))
         SubscriptionAnswer(mark=None, value='row', quiet=False)
     """
 
     def write(sent: SubscriptionAnswer) -> bytes:
         flags = (_QUIET if sent.quiet else 0) | (0 if sent.value is None else _HAS_VALUE)
-        return _with_mark(flags, sent.mark, b"" if sent.value is None else of.serialize(sent.value))
+        return _with_mark(flags, sent.mark, b"" if sent.value is None else right.serialize(sent.value))
 
     def read(data: bytes) -> SubscriptionAnswer:
         flags, mark, value = _split(data)
         return SubscriptionAnswer(
-            mark, of.deserialize(value) if flags & _HAS_VALUE else None, bool(flags & _QUIET)
+            mark, right.deserialize(value) if flags & _HAS_VALUE else None, bool(flags & _QUIET)
         )
 
-    return Serde(f"answer({of.name})", write, read, of.immutable)
+    return Serde(f"answer({right.name})", write, read, right.immutable)

@@ -149,7 +149,7 @@ class Held(NamedTuple):
     headers: Headers
 
 
-def held(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
+def held_serde(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
     """Create the serde of buffered updates of a table.
 
     Args:

@@ -76,12 +76,12 @@ def answer_of(question: Question, spec: StoreSpec, stores: Iterable[Any]) -> Any
     if scope == "sum":
         return sum(results)
     order = order_of(spec)
-    return _listed(question, merge(*results, key=order, reverse=scope == "backwards"))
+    return _materialized_result(question, merge(*results, key=order, reverse=scope == "backwards"))
 
 
 def found_in(store: Any, question: Question) -> Any:
     """Return what one task has for a question about one key; None or an empty list if it does not have the key."""
-    return _listed(question, getattr(store, question.method)(*question.arguments))
+    return _materialized_result(question, getattr(store, question.method)(*question.arguments))
 
 
 def _described(spec: StoreSpec, stores: Iterable[Any]) -> dict[str, Any]:
@@ -96,14 +96,14 @@ def _described(spec: StoreSpec, stores: Iterable[Any]) -> dict[str, Any]:
     return facts
 
 
-def _listed(question: Question, result: Any) -> Any:
+def _materialized_result(question: Question, result: Any) -> Any:
     """Return the result of a method as users see it, with its entries as a list."""
     if isinstance(result, ValueAndTimestamp):
         return result if question.timestamps else result.value
     if result is None or not isinstance(result, Iterator):
         return result
     most = MOST_ENTRIES if question.limit is None else question.limit
-    entries = [(key, _shown(question, value)) for key, value in islice(result, most)]
+    entries = [(key, _without_timestamp(question, value)) for key, value in islice(result, most)]
     if question.limit is None and next(result, None) is not None:
         raise StoreError(
             f"{question.method}() of store {question.store!r} has more than {most:,} entries; set a limit, or query fewer keys"
@@ -111,7 +111,7 @@ def _listed(question: Question, result: Any) -> Any:
     return entries
 
 
-def _shown(question: Question, value: Any) -> Any:
+def _without_timestamp(question: Question, value: Any) -> Any:
     return value.value if isinstance(value, ValueAndTimestamp) and not question.timestamps else value
 
 

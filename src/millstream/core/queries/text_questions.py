@@ -41,12 +41,12 @@ def parsed(question: Question, spec: StoreSpec) -> Question:
     return replace(question, arguments=(*keys, *times, *more))
 
 
-def plain(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """Return a value as JSON values: named tuples and dataclasses as objects, bytes as text or hexadecimal.
 
     Example:
         >>> from millstream.core.model.windowed import Windowed
-        >>> plain([(Windowed(b"tea", 0, 60_000), 3)])
+        >>> as_json_value([(Windowed(b"tea", 0, 60_000), 3)])
         [[{'key': 'tea', 'start': 0, 'end': 60000}, 3]]
     """
     if value is None or isinstance(value, bool | int | float | str):
@@ -57,13 +57,13 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return value.hex()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return plain(value._asdict())
+        return as_json_value(value._asdict())
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return as_json_value(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): as_json_value(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
+        return [as_json_value(each) for each in value]
     return str(value)
 
 

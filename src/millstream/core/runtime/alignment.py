@@ -91,7 +91,9 @@ class Alignment:
     pace: Pace | None = None
 
 
-def aligned(group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | None = None) -> Alignment:
+def plan_alignment(
+    group: CoProcessed, now: Situation, index: TimeIndex, pace: Pace | None = None
+) -> Alignment:
     budget = _total(now.start, now.admitted)
     plan: Alignment | None
     if now.ends == now.log_ends and _total(now.start, now.ends) <= budget:

@@ -85,7 +85,7 @@ def most_workers(ranges: int, cores: int) -> int:
     return 1 << (max(min(ranges, cores), 1).bit_length() - 1)
 
 
-def allowed(most: int) -> list[int]:
+def allowed_worker_counts(most: int) -> list[int]:
     """Return the allowed numbers of workers."""
     return [1 << power for power in range(most.bit_length())]
 
@@ -99,8 +99,8 @@ def decided(state: AutoParallelism, load: Load, most: int) -> tuple[AutoParallel
     Returns:
         The next state, which already has the new number, and the change, or None if there is no change.
     """
-    state = _noted(state, load, _wanted(state.workers, load, most))
-    if state.wanted == state.workers or not _lasts(state):
+    state = _with_load(state, load, _wanted_workers(state.workers, load, most))
+    if state.wanted == state.workers or not _has_settled(state):
         return state, None
     # The maximum may have fallen since an earlier load.
     state = replace(state, wanted=min(state.wanted, most))
@@ -112,17 +112,22 @@ def with_cost(state: AutoParallelism, cost_s: float) -> AutoParallelism:
     return replace(state, cost_s=cost_s)
 
 
-def _wanted(workers: int, load: Load, most: int) -> int:
-    sufficient = [fewer for fewer in allowed(most) if fewer < workers and load.utilisation(fewer) <= _LOW]
+def _wanted_workers(workers: int, load: Load, most: int) -> int:
+    sufficient = [
+        fewer for fewer in allowed_worker_counts(most) if fewer < workers and load.utilisation(fewer) <= _LOW
+    ]
     if workers > most or sufficient:
         return min([*sufficient, most])
     if not load.waiting or load.utilisation(workers) < _HIGH:
         return workers
     enough = _HELPS * load.busiest[workers]
-    return next((more for more in allowed(most) if more > workers and load.busiest[more] <= enough), workers)
+    return next(
+        (more for more in allowed_worker_counts(most) if more > workers and load.busiest[more] <= enough),
+        workers,
+    )
 
 
-def _noted(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:
+def _with_load(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:
     """Count a load. Of several loads that want fewer workers, the largest number counts."""
     settled_s = state.settled_s + load.seconds
     direction = (wanted > state.workers) - (wanted < state.workers)
@@ -139,7 +144,7 @@ def _noted(state: AutoParallelism, load: Load, wanted: int) -> AutoParallelism:
     )
 
 
-def _lasts(state: AutoParallelism) -> bool:
+def _has_settled(state: AutoParallelism) -> bool:
     """Return whether loads have agreed for long enough and the last change was long enough ago."""
     if state.loads < _LOADS:
         return False

@@ -75,7 +75,7 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
     for topic in sorted(plan.repartition_topics):
         writing = frozenset(_origins(plan, layout, topic))
         if len(writing) > 1 and _has_broker_time(plan, _in_front(plan, topic)):
-            groups = _joined(groups, CoProcessed({}, True, writing))
+            groups = _merged_groups(groups, CoProcessed({}, True, writing))
     for sub in plan.subtopologies if waits else ():
         if len(sub.source_topics) < 2 or plan.runs_before_shuffle(sub):
             continue
@@ -86,7 +86,7 @@ def co_processed(plan: Plan, layout: Layout, *, waits: bool = True) -> tuple[CoP
         }
         if tasks:
             before = {sub.id}.union(*(_in_front(plan, topic) for topic in sub.source_topics))
-            groups = _joined(groups, CoProcessed(tasks, _has_broker_time(plan, before)))
+            groups = _merged_groups(groups, CoProcessed(tasks, _has_broker_time(plan, before)))
     return tuple(groups)
 
 
@@ -177,7 +177,7 @@ def _has_broker_time(plan: Plan, subs: Iterable[int]) -> bool:
     return all(source.timestamp is None for sub in subs for source in plan.subtopologies[sub].sources)
 
 
-def _joined(groups: list[CoProcessed], new: CoProcessed) -> list[CoProcessed]:
+def _merged_groups(groups: list[CoProcessed], new: CoProcessed) -> list[CoProcessed]:
     """Add a group, merged with the groups that share partitions with it."""
     apart = [each for each in groups if set(each.partitions).isdisjoint(new.partitions)]
     for each in groups:

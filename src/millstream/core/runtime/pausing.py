@@ -37,7 +37,7 @@ def chosen_topics(
     unknown = chosen - read
     if unknown:
         raise ControlError(
-            f"application {plan.application_id!r} does not read {_listed(unknown)} from the broker; it reads {_listed(read)}"
+            f"application {plan.application_id!r} does not read {_quoted_names(unknown)} from the broker; it reads {_quoted_names(read)}"
         )
     return chosen.union(*(_topics_of(plan, number) for number in subtopologies or ()))
 
@@ -74,5 +74,5 @@ def _topics_of(plan: Plan, number: int) -> frozenset[str]:
     return read
 
 
-def _listed(names: Iterable[object]) -> str:
+def _quoted_names(names: Iterable[object]) -> str:
     return ", ".join(map(repr, sorted(names, key=str))) or "nothing"

@@ -100,7 +100,7 @@ def _move(
         wanted = begin if before is None else before
         note = "stays"
     else:
-        wanted = _wanted(target, topic, partition, before, log_offsets)
+        wanted = _target_offset(target, topic, partition, before, log_offsets)
         note = ""
     if wanted < begin:
         return Move(topic, partition, before, begin, f"begins at {begin}")
@@ -109,7 +109,9 @@ def _move(
     return Move(topic, partition, before, wanted, note)
 
 
-def _wanted(target: Target, topic: str, partition: int, before: int | None, log_offsets: LogOffsets) -> int:
+def _target_offset(
+    target: Target, topic: str, partition: int, before: int | None, log_offsets: LogOffsets
+) -> int:
     begin, end = log_offsets.begin[topic][partition], log_offsets.end[topic][partition]
     if target.kind == "earliest":
         return begin

@@ -67,7 +67,7 @@ class StateReport:
     memory: Mapping[str, Mapping[str, Any]]
 
     @property
-    def known(self) -> Manifest:
+    def history_manifest(self) -> Manifest:
         """The version and its history, without segments."""
         return Manifest(self.version, self.history)
 

@@ -68,17 +68,21 @@ class Throttle:
         lowered: dict[TopicPartition, int] = {}
         for bucket, start in self._starts(positions):
             left = {
-                p: max(ends[p.topic][p.partition] - offset, 0) for p, offset in start.items() if _has(ends, p)
+                p: max(ends[p.topic][p.partition] - offset, 0)
+                for p, offset in start.items()
+                if _has_offset(ends, p)
             }
             shares, bucket.last = _shared(left, bucket.content // _TOKEN, bucket.last)
             bucket.held_back = shares != left
             lowered.update({p: start[p] + share for p, share in shares.items()})
         return {**ends, **nested(lowered)}
 
-    def taken(self, positions: Offsets, planned: Offsets) -> None:
+    def take_tokens(self, positions: Offsets, planned: Offsets) -> None:
         for bucket, start in self._starts(positions):
             ahead = sum(
-                planned[p.topic][p.partition] - offset for p, offset in start.items() if _has(planned, p)
+                planned[p.topic][p.partition] - offset
+                for p, offset in start.items()
+                if _has_offset(planned, p)
             )
             bucket.content -= ahead * _TOKEN
 
@@ -97,7 +101,7 @@ class Throttle:
         return taken
 
 
-def _has(offsets: Offsets, partition: TopicPartition) -> bool:
+def _has_offset(offsets: Offsets, partition: TopicPartition) -> bool:
     return partition.partition in offsets.get(partition.topic, {})
 
 

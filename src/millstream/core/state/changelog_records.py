@@ -49,9 +49,9 @@ def from_records(spec: StoreSpec, records: Records) -> dict[str, list[StoreChang
     """Decode records written by :func:`to_records` into changes by byte store."""
     if _is_plain(spec):
         values = _with_stamps(records) if spec.timestamped else records.values
-        return {spec.name: list(zip(_present(records.keys), values))}
+        return {spec.name: list(zip(_null_as_empty(records.keys), values))}
     changes_of: dict[str, list[StoreChange]] = {}
-    for key, value in zip(_present(records.keys), records.values):
+    for key, value in zip(_null_as_empty(records.keys), records.values):
         end = 1 + key[0]
         suffix = key[1:end].decode()
         name = slice_name_of(spec.name, suffix)
@@ -96,5 +96,5 @@ def _with_stamps(records: Records) -> list[bytes | None]:
     return [None if value is None else _STAMP.pack(t) + value for value, t in zip(records.values, stamps)]
 
 
-def _present(keys: list[bytes | None]) -> list[bytes]:
+def _null_as_empty(keys: list[bytes | None]) -> list[bytes]:
     return [key if key is not None else b"" for key in keys]

@@ -64,7 +64,7 @@ class ExpiringRows:
         overlay, oldest = self._overlay, self._oldest()
         index: dict[bytes, bytes | None] = {}
         for key in overlay.own():
-            before = overlay.committed(key)
+            before = overlay.committed_bytes(key)
             if before is not None:
                 index[before[:8] + key] = None  # the value begins with the stamp, in the format of the index
         written = len(overlay.own())

@@ -24,26 +24,26 @@ pack_time = _TIME.pack
 """Encodes a time, at most FOREVER + 1, as eight bytes that sort by time."""
 
 
-def closed(key: bytes) -> bytes:
+def entry_prefix(key: bytes) -> bytes:
     r"""Return the common prefix of all entries of a serialised key.
 
     Example:
-        >>> closed(b"a"), closed(b"a\x00b")
+        >>> entry_prefix(b"a"), entry_prefix(b"a\x00b")
         (b'a\x00', b'a\x00\xffb\x00')
     """
     return key.replace(b"\x00", b"\x00\xff") + b"\x00"
 
 
-def after(key: bytes) -> bytes:
+def entries_end(key: bytes) -> bytes:
     """Return the exclusive end of the range of a serialised key's entries."""
-    return closed(key) + _BEHIND
+    return entry_prefix(key) + _BEHIND
 
 
 def split(entry: bytes, width: int) -> tuple[bytes, bytes]:
     r"""Return the serialised key of an entry and the ``width`` bytes that follow it.
 
     Example:
-        >>> split(closed(b"a\x00b") + pack_time(7), 8)
+        >>> split(entry_prefix(b"a\x00b") + pack_time(7), 8)
         (b'a\x00b', b'\x00\x00\x00\x00\x00\x00\x00\x07')
     """
     end = len(entry) - width

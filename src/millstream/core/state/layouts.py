@@ -21,7 +21,7 @@ from itertools import repeat
 from operator import add
 from typing import Any, TypeAlias
 
-from millstream.core.state.keys import after, closed, pack_time, split, time_at
+from millstream.core.state.keys import entries_end, entry_prefix, pack_time, split, time_at
 from millstream.core.state.slices import Slice, scan, scan_key
 
 
@@ -39,7 +39,7 @@ class ByKey:
 
     def stored(self, key: bytes, start: int) -> bytes:
         """Return the entry key for a key and the start of a window."""
-        return closed(key) + pack_time(start)
+        return entry_prefix(key) + pack_time(start)
 
     def in_window(self, start: int) -> Callable[[bytes], bytes]:
         """Return a function that maps the keys of one window to entry keys."""
@@ -60,7 +60,7 @@ class ByKey:
         self, slices: list[Slice], key: bytes, first: int, last: int, *, reverse: bool
     ) -> Iterator[tuple[int, Any]]:
         """Iterate over start and entry of a key's windows with ``first <= start <= last``, in order of time."""
-        low, high, index = self.stored(key, first), self.stored(key, last + 1), len(closed(key))
+        low, high, index = self.stored(key, first), self.stored(key, last + 1), len(entry_prefix(key))
         entries = scan_key(slices, low, high, reverse=reverse)
         return ((time_at(stored, index), entry) for stored, entry in entries)
 
@@ -75,8 +75,8 @@ class ByKey:
         reverse: bool,
     ) -> Iterator[tuple[bytes, int, Any]]:
         """Iterate over key, start and entry with ``low <= key <= high``, in the order of the layout; None means unbounded."""
-        begin = None if low is None else closed(low)
-        end = None if high is None else after(high)
+        begin = None if low is None else entry_prefix(low)
+        end = None if high is None else entries_end(high)
         entries = scan(slices, begin, end, reverse=reverse)
         return self._between(entries, first, last)
 

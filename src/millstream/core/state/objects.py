@@ -72,9 +72,9 @@ class Objects(Generic[K, V]):
                 entry = (entry, 0)
             self.values.checked(entry)
 
-    def kept(self, value: V | None) -> Any:
+    def overlay_form(self, value: V | None) -> Any:
         """Return the form in which an overlay holds a value."""
-        return self.values.kept(self.entry(value))
+        return self.values.overlay_form(self.entry(value))
 
     def value(self, entry: Any) -> Any:
         """Return the value of an entry, as users read it."""

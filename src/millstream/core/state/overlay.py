@@ -75,12 +75,12 @@ class Overlay:
         entry = self._own.get(key, _ABSENT)
         return self._base.get(key) is not None if entry is _ABSENT else entry is not None
 
-    def committed(self, key: bytes) -> bytes | None:
+    def committed_bytes(self, key: bytes) -> bytes | None:
         """Return the bytes of a key as committed before the micro-batch, or None."""
         return self._base.get(key)
 
     def keep(self, key: bytes, kept: Any) -> None:
-        """Set the entry of a serialised key to a result of ``Values.kept``."""
+        """Set the entry of a serialised key to a result of ``Values.overlay_form``."""
         self._own[key] = kept
 
     def keep_under(self, prefix: bytes, key: bytes, kept: Any) -> None:
@@ -117,7 +117,7 @@ class Overlay:
         self, low: bytes | None, high: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
         """Iterate over a snapshot of the entries with ``low <= key < high``; None means unbounded."""
-        own = [(key, self._own[key]) for key in self._between(low, high)]
+        own = [(key, self._own[key]) for key in self._own_keys_between(low, high)]
         if reverse:
             own.reverse()
         return self._merged(self._base.scan(low, high, reverse=reverse), own, reverse)
@@ -132,13 +132,13 @@ class Overlay:
         Raises:
             SerdeError: If a value does not fit the store's value serde and :meth:`put` could not detect it.
         """
-        changes = self._values.written(self._own)
+        changes = self._values.encoded_changes(self._own)
         self._own.clear()
         self._order.clear()
         self._under.clear()
         return changes
 
-    def _between(self, low: bytes | None, high: bytes | None) -> list[bytes]:
+    def _own_keys_between(self, low: bytes | None, high: bytes | None) -> list[bytes]:
         order, fresh = self._order, len(self._own) - len(self._order)
         if fresh > _FEW:
             order.extend(islice(reversed(self._own), fresh))
@@ -184,10 +184,10 @@ def _getter(
 
 
 def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], None]:
-    kept, encode, accepts = values.kept, values.encode, values.accepts
+    overlay_form, encode, accepts = values.overlay_form, values.encode, values.accepts
 
     def put(key: bytes, entry: Any) -> None:
-        own[key] = kept(entry)
+        own[key] = overlay_form(entry)
 
     def put_stamped(key: bytes, entry: Any) -> None:  # put() inlined, for the stores of the DSL
         if entry is not None and type(entry[0]) not in accepts and encode(entry) is None:

@@ -59,7 +59,7 @@ class SessionStore(Generic[K, V]):
             StoreError: If the key is None, or start and end are not times, or the end is before the start.
             SerdeError: If key or value do not fit the store's serdes.
         """
-        stored, kept = self._stored(session), self._objects.kept(aggregate)
+        stored, kept = self._stored(session), self._objects.overlay_form(aggregate)
         if kept is None and not self._strict:
             return self._remove(stored, session.end)
         return self._keep(stored, session.end, kept)
@@ -163,7 +163,7 @@ class SessionStore(Generic[K, V]):
         Raises:
             SerdeError: If the value does not fit the store's value serde.
         """
-        stored, kept = self._layout.stored(key, start, end), self._objects.values.kept(entry)
+        stored, kept = self._layout.stored(key, start, end), self._objects.values.overlay_form(entry)
         if kept is None:
             self._remove(stored, end)
         else:
@@ -190,7 +190,7 @@ class SessionStore(Generic[K, V]):
         for key, start, end, entry in changes:
             slice_ = slices.to_write(end)
             if slice_ is not None:
-                layout.keep(slice_.rows, layout.stored(key, start, end), values.kept(entry))
+                layout.keep(slice_.rows, layout.stored(key, start, end), values.overlay_form(entry))
 
     def observe(self, time: int) -> None:
         """Advance the store's time to the end of a session that another key range has written."""

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from itertools import chain, groupby
 from typing import Any, TypeAlias
 
-from millstream.core.state.keys import FOREVER, after, closed, pack_time, split, time_at
+from millstream.core.state.keys import FOREVER, entries_end, entry_prefix, pack_time, split, time_at
 from millstream.core.state.overlay import Overlay
 from millstream.core.state.slices import Slices, scan, scan_key
 
@@ -37,7 +37,7 @@ class SessionsByKey:
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        return closed(key) + pack_time(end) + pack_time(start)
+        return entry_prefix(key) + pack_time(end) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
         """Set the entry of a session by its entry key; None deletes it."""
@@ -45,8 +45,8 @@ class SessionsByKey:
 
     def of_key(self, slices: Slices, key: bytes, first: int, latest_start: int, *, reverse: bool) -> Found:
         """Iterate over a key's sessions with ``end >= first`` and ``start <= latest_start``, in order of end."""
-        begin = closed(key)
-        ends, low, high = len(begin), begin + pack_time(first), after(key)
+        begin = entry_prefix(key)
+        ends, low, high = len(begin), begin + pack_time(first), entries_end(key)
         parts = [
             each.rows.scan_under(begin, low, high, reverse=reverse) for each in slices.between(first, FOREVER)
         ]
@@ -72,8 +72,8 @@ class SessionsByKey:
 
         Sessions are in the order of the layout. A bound of None means unbounded.
         """
-        begin = None if low is None else closed(low)
-        behind = None if high is None else after(high)
+        begin = None if low is None else entry_prefix(low)
+        behind = None if high is None else entries_end(high)
         entries = scan(slices.between(first, last), begin, behind, reverse=reverse)
         return (
             (split(stored, 16)[0], start, end, entry)
@@ -89,7 +89,7 @@ class SessionsByTime:
     __slots__ = ()
 
     def stored(self, key: bytes, start: int, end: int) -> bytes:
-        return pack_time(end) + closed(key) + pack_time(start)
+        return pack_time(end) + entry_prefix(key) + pack_time(start)
 
     def keep(self, rows: Overlay, stored: bytes, kept: Any) -> None:
         rows.keep(stored, kept)

@@ -105,7 +105,7 @@ class Slices:
 
     def to_write(self, time: int) -> Slice | None:
         """Return the slice for a time, creating it if necessary; None if it has expired."""
-        slice_ = self.find(time) or self._made(time)
+        slice_ = self.find(time) or self._create_slice(time)
         return None if slice_ is None or self._has_expired(slice_.end) else slice_
 
     def to_write_readable(self, time: int) -> Slice | None:
@@ -141,7 +141,7 @@ class Slices:
     def _has_expired(self, end: int) -> bool:
         return end <= self.time - self._retention
 
-    def _made(self, time: int) -> Slice | None:
+    def _create_slice(self, time: int) -> Slice | None:
         start = time - time % self._length
         end = start + self._length
         if time < self._floor or self._has_expired(end):

@@ -76,7 +76,7 @@ class Values:
             value = value[0]
         return entry if type(value) in self.accepts or self.encode(entry) is not None else None
 
-    def kept(self, entry: Any) -> Any:
+    def overlay_form(self, entry: Any) -> Any:
         """Return the form in which an overlay holds an entry: an immutable object as it is, any other object as bytes.
 
         None, and an entry that the serializer turns into None, become None, which deletes the key.
@@ -88,7 +88,7 @@ class Values:
             return None
         return self.checked(entry) if self.live else self.encode(entry)
 
-    def written(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
+    def encoded_changes(self, own: dict[bytes, Any]) -> list[tuple[bytes, bytes | None]]:
         """Return the writes of the micro-batch as encoded changes.
 
         Raises:

@@ -21,7 +21,7 @@ from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import VersionedRecord
 from millstream.core.ports import ByteStores
 from millstream.core.state.contract import Drained, Memory, Surroundings
-from millstream.core.state.keys import FOREVER, after, checked_time, closed, pack_time, time_at
+from millstream.core.state.keys import FOREVER, checked_time, entries_end, entry_prefix, pack_time, time_at
 from millstream.core.state.objects import Objects
 from millstream.core.state.overlay import Overlay
 from millstream.core.state.slices import Slices
@@ -156,7 +156,7 @@ class VersionedStore(Generic[K, V]):
         """Insert a version between existing ones. The version valid at that time then ends where the new version begins."""
         if value is not None and self._objects.values.checked((value, timestamp)) is None:
             value = None
-        before = self._at(key, timestamp)
+        before = self._version_at(key, timestamp)
         if before is None:
             end = self._next_start(key, timestamp)
         else:
@@ -168,28 +168,28 @@ class VersionedStore(Generic[K, V]):
         self._add(key, _Version(timestamp, end, value))
         return end
 
-    def _at(self, key: bytes, time: int) -> _Version | None:
+    def _version_at(self, key: bytes, time: int) -> _Version | None:
         """Return the version that is valid at a time, including deletions."""
-        latest = self._last(key)
+        latest = self._latest_version(key)
         if latest is not None and latest.start <= time:
             return latest
         return self._earlier_at(key, time)
 
-    def _last(self, key: bytes) -> _Version | None:
+    def _latest_version(self, key: bytes) -> _Version | None:
         """Return the latest version: a value, or a deletion that no value follows."""
         latest = self._latest.get(key)
         if latest is not None:
             return _Version(latest[1], LATEST, latest[0])
-        prefix = closed(key)
+        prefix = entry_prefix(key)
         for slice_ in self._slices.newest_first():
-            row = next(slice_.rows.scan(prefix, after(key), reverse=True), None)
+            row = next(slice_.rows.scan(prefix, entries_end(key), reverse=True), None)
             if row is not None:
                 version = _read(*row)
                 return version if version.end == LATEST else None
         return None
 
     def _earlier_at(self, key: bytes, time: int) -> _Version | None:
-        prefix = closed(key)
+        prefix = entry_prefix(key)
         low, high = prefix + pack_time(0), prefix + pack_time(min(time, FOREVER) + 1)
         for slice_ in self._slices.between(time, FOREVER):
             row = next(slice_.rows.scan(low, high, reverse=True), None)
@@ -201,7 +201,7 @@ class VersionedStore(Generic[K, V]):
 
     def _next_start(self, key: bytes, time: int) -> int:
         """Return the start of the first version after a time at which no version is valid, or LATEST if no version follows."""
-        prefix = closed(key)
+        prefix = entry_prefix(key)
         low, high = prefix + pack_time(time + 1), prefix + pack_time(FOREVER + 1)
         for slice_ in self._slices.between(time, FOREVER):
             row = next(slice_.rows.scan(low, high), None)
@@ -216,7 +216,7 @@ class VersionedStore(Generic[K, V]):
             return
         slice_ = self._slices.to_write(_slice_time(version))
         if slice_ is not None:
-            slice_.rows.put(closed(key) + pack_time(version.start), (version.value, version.end))
+            slice_.rows.put(entry_prefix(key) + pack_time(version.start), (version.value, version.end))
 
     def _remove(self, key: bytes, version: _Version) -> None:
         if version.end == LATEST and version.value is not None:
@@ -224,7 +224,7 @@ class VersionedStore(Generic[K, V]):
             return
         slice_ = self._slices.find(_slice_time(version))
         if slice_ is not None:
-            slice_.rows.put(closed(key) + pack_time(version.start), None)
+            slice_.rows.put(entry_prefix(key) + pack_time(version.start), None)
 
     def _move(self, key: bytes, version: _Version, end: int) -> None:
         """Set the end of a version, which may move the version to another slice."""

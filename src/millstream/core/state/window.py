@@ -85,7 +85,7 @@ class WindowStore(Generic[K, V]):
         """
         checked_time(self.name, "the start of a window", window_start)
         stored = self._layout.stored(self._objects.key_bytes(key), window_start)
-        kept = self._objects.kept(value)
+        kept = self._objects.overlay_form(value)
         if self._duplicates:
             if kept is None:
                 return
@@ -156,7 +156,7 @@ class WindowStore(Generic[K, V]):
         slice_ = self._slices.find(start)
         return None if slice_ is None else slice_.rows.get(self._layout.stored(key, start))
 
-    def kept(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
+    def stored_windows(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V]]:
         """Iterate over all windows that start between two times, including expired ones that are still stored."""
         slices = self._slices.between(time_from, time_to)
         return self._with_windows(

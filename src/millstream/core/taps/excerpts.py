@@ -97,7 +97,7 @@ class Excerpt:
         self.left -= _CONTAINER
         parts: dict[str, object] = {}
         for key, value in items:
-            if self.full():
+            if self.is_full():
                 break
             name = self._text(str(key))
             parts[name] = self.of(value, depth)
@@ -107,12 +107,12 @@ class Excerpt:
         self.left -= _CONTAINER
         parts: list[Any] = []
         for item in items:
-            if self.full():
+            if self.is_full():
                 break
             parts.append(self.of(item, depth))
         return parts
 
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Return whether nothing more fits, so that further parts are omitted."""
         self.cut = self.cut or self.left <= 0
         return self.left <= 0

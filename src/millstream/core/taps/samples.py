@@ -102,7 +102,7 @@ class Taps:
     def has_room(self) -> bool:
         return self._left >= VALUE_BYTES + 2 * KEY_BYTES
 
-    def taken(self, size: int) -> None:
+    def spend(self, size: int) -> None:
         self._left -= size
 
     def take(self, now_ms: int) -> tuple[TapReport, ...]:
@@ -129,7 +129,7 @@ class NodeTap:
         self._passed += 1
         if sample is not None and self._room and self._taps.has_room():
             self._room -= 1
-            self._taps.taken(sample[1])
+            self._taps.spend(sample[1])
             self._samples.append(sample[0])
 
     def skip(self, count: int) -> None:
@@ -157,7 +157,7 @@ def _sampled(args: tuple[Any, ...], origin: RecordMetadata | None) -> Sized:
     key, headers, value = Excerpt(KEY_BYTES), Excerpt(KEY_BYTES), Excerpt(VALUE_BYTES)
     shown: list[tuple[str, Any]] = []
     for name, content in args[-1]:
-        if headers.full():
+        if headers.is_full():
             break
         shown.append((headers.of(name), headers.of(content)))
     key_shown, value_shown = key.of(args[0]), value.of(args[1])

@@ -274,12 +274,13 @@ def _by_stores(subs: Iterable[SubTopology], before: Mapping[int, ComparedPart]) 
         known = {store: part_of[store] for store in sub.stores if store in part_of}
         if len(set(known.values())) > 1:
             raise _would_move(
-                f"{_listed(known)} are in one sub-topology of this topology", "in different sub-topologies"
+                f"{_quoted_names(known)} are in one sub-topology of this topology",
+                "in different sub-topologies",
             )
         for store, number in known.items():
             if taken.get(number, store) not in sub.stores:
                 raise _would_move(
-                    f"{_listed([taken[number], store])} are in different sub-topologies of this topology",
+                    f"{_quoted_names([taken[number], store])} are in different sub-topologies of this topology",
                     "in one sub-topology",
                 )
             taken[number] = store
@@ -295,7 +296,7 @@ def _would_move(now: str, before: str) -> IncompatibleTopologyError:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _quoted_names(names: Iterable[str]) -> str:
     return " and ".join(map(repr, names))
 
 

@@ -79,7 +79,7 @@ RECIPES: Final[Mapping[Fold, Recipe]] = {
     Fold.SUM: Recipe(operator.add, partial(_aggregated, operator.add), operator.add),
     Fold.MIN: Recipe(min, partial(_aggregated, min), min),
     Fold.MAX: Recipe(max, partial(_aggregated, max), max),
-    Fold.MEAN: Recipe(means.with_one, partial(_aggregated, means.with_one), means.joined, means.NONE),
+    Fold.MEAN: Recipe(means.with_one, partial(_aggregated, means.with_one), means.combined_sums, means.NONE),
 }
 
 

@@ -292,18 +292,24 @@ def plan_lines(
     for sub in (sub for sub in plan.subtopologies if sub.nodes):
         where = "before the shuffle" if plan.runs_before_shuffle(sub) else _tasks_of(sub)
         lines.append(f"  sub-topology {sub.id} ({where}{notes.get(sub.id, '')})")
-        lines.extend(f"    reads  {topic}{_how(plan, topic, partitions)}" for topic in sub.source_topics)
+        lines.extend(
+            f"    reads  {topic}{_topic_notes(plan, topic, partitions)}" for topic in sub.source_topics
+        )
         patterns = (source.pattern for source in sub.sources if source.pattern is not None)
         lines.extend(f"    reads  topics that match {pattern.pattern}" for pattern in patterns)
-        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in sub.stores.values())
+        lines.extend(
+            f"    keeps  {store.name} ({_store_notes(plan, store)})" for store in sub.stores.values()
+        )
         for node in sub.nodes.values():
             if isinstance(node, Sink):
                 topic = node.topic if isinstance(node.topic, str) else "topics chosen per record"
-                lines.append(f"    writes {topic}{_how(plan, topic, None)}")
+                lines.append(f"    writes {topic}{_topic_notes(plan, topic, None)}")
     for part in plan.global_parts:
         lines.append(f"  sub-topology {part.id} (for a global store, read by every task)")
         lines.extend(f"    reads  {topic}" for topic in part.source_topics)
-        lines.extend(f"    keeps  {store.name} ({_kept(plan, store)})" for store in part.stores.values())
+        lines.extend(
+            f"    keeps  {store.name} ({_store_notes(plan, store)})" for store in part.stores.values()
+        )
     return lines
 
 
@@ -313,7 +319,7 @@ def _tasks_of(sub: SubTopology) -> str:
     )
 
 
-def _kept(plan: Plan, store: StoreSpec) -> str:
+def _store_notes(plan: Plan, store: StoreSpec) -> str:
     notes = [store.fingerprint]
     if store.engine is not None:
         notes.append(f"engine {store.engine}")
@@ -322,7 +328,7 @@ def _kept(plan: Plan, store: StoreSpec) -> str:
     return ", ".join(notes)
 
 
-def _how(plan: Plan, topic: str, partitions: Mapping[str, int] | None) -> str:
+def _topic_notes(plan: Plan, topic: str, partitions: Mapping[str, int] | None) -> str:
     internal = plan.internal_topics.get(topic)
     notes = [] if internal is None else ["Spark's shuffle" if internal.through_shuffle else "internal topic"]
     if partitions is not None:

@@ -164,7 +164,7 @@ def check_routing(before: Routing, now: Routing, *, divides: bool = False) -> No
                 _check_route(store, topic, before.routes[topic], now.routes[topic])
                 _check_ranges(store, topic, (before.routes[topic], now.routes[topic]), divides=divides)
         if known and not common:
-            _check_replaced(store, _of(before, known), _of(now, origins))
+            _check_replaced(store, _routes_of(before, known), _routes_of(now, origins))
 
 
 def ranges_of_state(before: Routing, sub: SubTopology) -> int:
@@ -250,7 +250,7 @@ def _ranges(route: Route) -> str:
     return "no key ranges" if route.ranges == 1 else f"{route.ranges} key ranges"
 
 
-def _of(routing: Routing, origins: Iterable[str]) -> dict[str, Route]:
+def _routes_of(routing: Routing, origins: Iterable[str]) -> dict[str, Route]:
     return {origin: routing.routes[origin] for origin in origins if origin in routing.routes}
 
 

@@ -39,7 +39,7 @@ def split(
     """
     expanded = _expand_repartitions(application_id, nodes)
     groups: dict[bool, list[list[str]]] = {False: [], True: []}
-    for names in _connected(expanded):
+    for names in _connected_groups(expanded):
         groups[isinstance(expanded[names[0]], GlobalSource)].append(names)
     first = len(groups[False])
     global_parts = tuple(
@@ -90,7 +90,7 @@ def _upstream_of_null_key_joins(nodes: Mapping[str, Node]) -> set[str]:
     return upstream
 
 
-def _connected(nodes: Mapping[str, Node]) -> list[list[str]]:
+def _connected_groups(nodes: Mapping[str, Node]) -> list[list[str]]:
     """Group the names of connected nodes, in the order of the first node of each group (union-find)."""
     root: dict[str, str] = {}
 

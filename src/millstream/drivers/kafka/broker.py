@@ -298,9 +298,9 @@ class Broker:
         if not wanted:
             return {}
         doing = f"listing offsets of {', '.join(partitions)}"
-        return self.ask(doing, lambda: self._listed(wanted, read_committed, may_be_missing))
+        return self.ask(doing, lambda: self._list_offsets(wanted, read_committed, may_be_missing))
 
-    def _listed(
+    def _list_offsets(
         self, wanted: dict[ClientPartition, OffsetSpec], read_committed: bool, may_be_missing: bool
     ) -> Offsets:
         offsets: Offsets = {}

@@ -227,7 +227,7 @@ class Transaction:
         while True:
             marks = self._consumer(self._mark.topic, isolation=isolation)
             try:
-                [mark] = self._insist(doing, partial(_committed, marks, self._mark))
+                [mark] = self._insist(doing, partial(_fetch_committed, marks, self._mark))
             except Overdue as error:
                 discard(marks)
                 if patience.is_over():
@@ -351,5 +351,5 @@ class Transaction:
         )
 
 
-def _committed(consumer: Consumer, partition: ClientPartition, timeout: float) -> list[Any]:
+def _fetch_committed(consumer: Consumer, partition: ClientPartition, timeout: float) -> list[Any]:
     return consumer.committed([partition], timeout=timeout)

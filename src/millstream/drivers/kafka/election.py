@@ -107,11 +107,11 @@ class Election:
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
         try:
-            self._follow()
+            self._poll_until_leaving()
         finally:
             self._consumer.close()  # a consumer that is not closed may block whatever destroys it
 
-    def _follow(self) -> None:
+    def _poll_until_leaving(self) -> None:
         due = 0.0
         while not self._leaving.is_set():
             try:

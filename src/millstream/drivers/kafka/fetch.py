@@ -108,11 +108,11 @@ class KafkaFetcher:
         Each range yields the same records as :meth:`fetch` and must be read before the next one.
         """
         for group in groups_of(ranges, _CHUNK_RECORDS):
-            collected = self._collected(group) if len(group) > 1 else None
+            collected = self._collect_group(group) if len(group) > 1 else None
             for number, planned in enumerate(group):
                 yield planned, self.fetch(planned) if collected is None else _columns(collected[number])
 
-    def _collected(self, group: Sequence[OffsetRange]) -> list[list[Any]] | None:
+    def _collect_group(self, group: Sequence[OffsetRange]) -> list[list[Any]] | None:
         consumer = self._consumer()
         try:
             collected = collect(consumer, group, _CHUNK_RECORDS)
@@ -167,7 +167,9 @@ class KafkaFetcher:
             good, reached = self._sorted_out(messages, events, planned, position)
             position = max(position, reached)
             waiting += good
-            yield from chain.from_iterable(map(_columns, _complete(waiting, planned.start, position)))
+            yield from chain.from_iterable(
+                map(_columns, _take_complete_chunks(waiting, planned.start, position))
+            )
         yield from _columns(waiting)
 
     def _sorted_out(
@@ -227,7 +229,7 @@ class KafkaFetcher:
         return str(self.settings.get("bootstrap.servers"))
 
 
-def _complete(waiting: list[Any], start: int, position: int) -> Iterator[list[Any]]:
+def _take_complete_chunks(waiting: list[Any], start: int, position: int) -> Iterator[list[Any]]:
     """Remove the complete chunks from the list and yield them.
 
     Chunks end at fixed offsets, so that a repeated read of a range yields the same chunks. Spark compares the shuffle output of a

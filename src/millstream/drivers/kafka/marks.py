@@ -65,8 +65,8 @@ class Marks:
             for partition in broker.committed(counts)
             if (mark := mark_of(partition))
         }
-        for planned in self._forgotten(counts, marks):
-            if mark := self._recorded(planned):
+        for planned in self._ranges_without_mark(counts, marks):
+            if mark := self._recorded_mark(planned):
                 marks[planned.partition] = mark
         return marks
 
@@ -82,19 +82,21 @@ class Marks:
         broker = self._broker()
         name, config = broker.group, {**COMMITS_CONFIG, **(given or {})}
         counts = {name: broker.ensure_topic(name, partitions, config, replication_factor)}
-        for planned in self._forgotten(counts, broker.committed_offsets(counts).get(name, {})):
+        for planned in self._ranges_without_mark(counts, broker.committed_offsets(counts).get(name, {})):
             self._bring_back(planned)
 
     def brought_back(self, partition: int) -> Mark | None:
         """Restore and return the mark of a partition whose offset the broker has deleted, or None if there is no mark."""
         broker = self._broker()
         counts = broker.partition_counts([broker.group])
-        for planned in self._forgotten(counts, known=()):
+        for planned in self._ranges_without_mark(counts, known=()):
             if planned.partition == partition:
                 return self._bring_back(planned)
         return None
 
-    def _forgotten(self, counts: Mapping[str, int], known: Collection[int]) -> Iterator[OffsetRange]:
+    def _ranges_without_mark(
+        self, counts: Mapping[str, int], known: Collection[int]
+    ) -> Iterator[OffsetRange]:
         """Yield the offset ranges of partitions whose mark is not among the group's offsets."""
         broker = self._broker()
         for name, count in counts.items():
@@ -108,7 +110,7 @@ class Marks:
     def _broker(self, *, read_committed: bool = True) -> Broker:
         return Broker(self.settings, commits_topic(self.application_id), read_committed, self.timeout_s)
 
-    def _recorded(self, planned: OffsetRange) -> Mark | None:
+    def _recorded_mark(self, planned: OffsetRange) -> Mark | None:
         fetcher = KafkaFetcher(self.settings, planned.topic, read_committed=True, patience_s=self.timeout_s)
         wanted = str(planned.partition).encode()
         mark = None
@@ -119,7 +121,7 @@ class Marks:
         return mark
 
     def _bring_back(self, planned: OffsetRange) -> Mark | None:
-        mark = self._recorded(planned)
+        mark = self._recorded_mark(planned)
         if mark is None:
             return None
         partition = TopicPartition(planned.topic, planned.partition)

@@ -47,13 +47,13 @@ class FailingProducer:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.failures: list[tuple[KafkaError, str, int]] = []
-        self.producer = Producer({**settings, "on_delivery": self._failed})
+        self.producer = Producer({**settings, "on_delivery": self._on_delivery})
 
     def check(self) -> None:
         if self.failures:
             raise KafkaException(self.failures[0][0])
 
-    def _failed(self, error: KafkaError | None, message: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
             self.failures.append((error, message.topic(), message.partition()))
 
@@ -146,7 +146,7 @@ class KafkaSender:
         Raises:
             ProductionError: If a record is refused immediately, for example because it is too large.
         """
-        producer = warm(_connected, self._complete_settings())
+        producer = warm(_connect_producer, self._complete_settings())
         with self._refusing(producer):
             hand_over(producer, topic, records)
 
@@ -156,7 +156,7 @@ class KafkaSender:
         Raises:
             ProductionError: If the broker refused a record, or did not acknowledge it in time.
         """
-        producer = warmed(_connected, self._complete_settings())
+        producer = warmed(_connect_producer, self._complete_settings())
         if producer is None:
             return
         with self._refusing(producer):
@@ -179,7 +179,7 @@ class KafkaSender:
             raise refused(*failure, str(self.settings.get("bootstrap.servers"))) from error
 
 
-def _connected(settings: ClientSettings) -> FailingProducer:
+def _connect_producer(settings: ClientSettings) -> FailingProducer:
     """Create a producer and connect it. If the connection fails, the first record waits for the broker."""
     failing = FailingProducer(settings)
     with suppress(KafkaException):

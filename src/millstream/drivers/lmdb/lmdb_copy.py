@@ -99,7 +99,7 @@ class LmdbCopy(DirectoryCopy):
         self._budget = int(memory_bytes * _CHANGES_SHARE)
         self._view: LmdbView | None = None
         self._seen: tuple[Version | None, ...] = ()  # empty from close_view() until the next version()
-        self._env: Any = self._opened()
+        self._env: Any = self._open_verified()
 
     def alive(self) -> bool:
         """Return whether the open files are still those in the directory."""
@@ -154,7 +154,7 @@ class LmdbCopy(DirectoryCopy):
             raise damage from error
         except lmdb.MapFullError as error:
             self.close()
-            raise self._full() from error
+            raise self._map_full_error() from error
         except lmdb.Error as error:
             self.close()  # the next micro-batch opens it again
             raise self.directory.failed(error) from error
@@ -162,7 +162,7 @@ class LmdbCopy(DirectoryCopy):
     def wipe(self) -> None:
         self._env.close()
         self.directory.clear(MISSING)
-        self._env = self._opened()
+        self._env = self._open_verified()
         self._seen = (None,)
 
     def names(self) -> frozenset[str]:
@@ -218,7 +218,7 @@ class LmdbCopy(DirectoryCopy):
         if self._seen and (current := _version(meta)) != self._seen[0]:
             raise self.directory.moved(self._seen[0], current)
 
-    def _full(self) -> StoreError:
+    def _map_full_error(self) -> StoreError:
         return StoreError(
             f"the local copy in {self.directory.path} has reached {_MAP_SIZE >> 30} GiB, the limit of LMDB for the stores of a task. Nothing "
             "is lost: start the application with store_engine='rocksdb', or with engine='rocksdb' on its large stores; their copies are "
@@ -228,9 +228,9 @@ class LmdbCopy(DirectoryCopy):
     def _throw_away(self) -> None:
         self._env.close()
         self.directory.throw_away()
-        self._env = self._opened()
+        self._env = self._open_verified()
 
-    def _opened(self) -> Any:
+    def _open_verified(self) -> Any:
         """Open the environment. A damaged file is deleted."""
         self.directory.prepare()
         if any(file.name != DATA_FILE for file in self.directory.path.glob(_DATA_FILES)):
@@ -273,7 +273,7 @@ class LmdbCopy(DirectoryCopy):
         if len(self._databases) + wanted > _MAX_STORES // 2:
             before = self._inode
             self._env.close()
-            self._env = self._opened()
+            self._env = self._open_verified()
             if self._seen and self._inode != before:
                 # Raise even if the versions are equal, as they are if both processes restore from an empty copy.
                 raise self.directory.moved(self._seen[0], self.version())

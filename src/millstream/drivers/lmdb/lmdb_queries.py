@@ -35,15 +35,15 @@ class LmdbQueries(CopyQueries):
 
     def _opened_at(self, known: Manifest) -> ByteStores:
         self.release()
-        return self._opened(lambda version: known)
+        return self._open_view(lambda version: known)
 
     def newest(self) -> Manifest:
         self.release()
-        self._opened(self._directory.only)
+        self._open_view(self._directory.only)
         assert self._version is not None
         return self._directory.only(self._version)
 
-    def _opened(self, wanted: Callable[[Version | None], Manifest]) -> ByteStores:
+    def _open_view(self, wanted: Callable[[Version | None], Manifest]) -> ByteStores:
         """Open a view of the state that ``wanted`` returns for the version of the copy."""
         self._view = LmdbView(self._environment(), self._directory)
         try:

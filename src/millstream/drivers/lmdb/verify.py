@@ -103,7 +103,7 @@ class _PageWalk:
         for _, data in self._entries(meta.free, "the list of free pages", turned=True):
             count = _NUMBER.unpack_from(data)[0]
             for number in struct.unpack_from(f"<{count}Q", data, 8):
-                self._use(number, 1)
+                self._mark_used(number, 1)
         names = [
             (name.decode(), _Db(*_DB.unpack(data)))
             for name, data in self._entries(meta.main, "the list of stores")
@@ -131,7 +131,7 @@ class _PageWalk:
             raise DamagedFileError("its two meta pages are inconsistent")
         return newest
 
-    def _use(self, number: int, pages: int) -> None:
+    def _mark_used(self, number: int, pages: int) -> None:
         """Mark pages as used. Each page may be used only once."""
         for each in range(number, number + pages):
             if each in self._used or each > self._newest.last_page:
@@ -153,12 +153,12 @@ class _PageWalk:
             depth = db.depth
             if not 0 < depth <= _DEEPEST:
                 raise DamagedFileError(f"{what} has {depth} levels")
-            yield from self._below(db.root, depth, turned=turned)
+            yield from self._leaves_below(db.root, depth, turned=turned)
         if (db.depth, *db[3:7]) != (depth, *self._counts):
             raise DamagedFileError(f"{what} has different numbers of pages or rows than it states")
 
-    def _below(self, number: int, depth: int, *, turned: bool) -> Iterator[bytes]:
-        self._use(number, 1)
+    def _leaves_below(self, number: int, depth: int, *, turned: bool) -> Iterator[bytes]:
+        self._mark_used(number, 1)
         page = self._page(number)
         kind = _PAGE.unpack_from(page)[2]
         if kind != (_LEAF if depth == 1 else _BRANCH):
@@ -177,7 +177,7 @@ class _PageWalk:
                 self._floor = key[::-1] if turned else key
                 if self._floor <= self._last:
                     raise DamagedFileError(f"page {number} leads to keys out of order")
-            yield from self._below(low | middle << 16 | high << 32, depth - 1, turned=turned)
+            yield from self._leaves_below(low | middle << 16 | high << 32, depth - 1, turned=turned)
         _check_filled(page, number, used)
 
     def _entries(self, db: _Db, what: str, *, turned: bool = False) -> Iterator[tuple[bytes, bytes]]:
@@ -190,26 +190,26 @@ class _PageWalk:
                 length = low | high << 16
                 begin = offset + _NODE_HEAD
                 key = page[begin : begin + size]
-                self._follow(key[::-1] if turned else key, number)
+                self._check_key_order(key[::-1] if turned else key, number)
                 here = 8 if flags & _BIG else length
                 used += _NODE_HEAD + size + here + (size + here & 1)
                 if flags != (_BIG if turned else _TREE) and (flags or not turned):
                     raise DamagedFileError(f"page {number} has an entry of the wrong kind")
                 data = page[begin + size : begin + size + here]
-                yield key, self._big(data, length) if flags & _BIG else data
+                yield key, self._overflow_data(data, length) if flags & _BIG else data
             _check_filled(page, number, used)
 
-    def _follow(self, key: bytes, number: int) -> None:
+    def _check_key_order(self, key: bytes, number: int) -> None:
         """Check that a key follows the previous one, and count it."""
         if key <= self._last or key < self._floor:
             raise DamagedFileError(f"page {number} has keys out of order")
         self._last = key
         self._counts[3] += 1
 
-    def _big(self, data: bytes, length: int) -> bytes:
+    def _overflow_data(self, data: bytes, length: int) -> bytes:
         number = _NUMBER.unpack(data)[0]
         pages = (_HEAD - 1 + length) // self._size + 1
-        self._use(number, pages)
+        self._mark_used(number, pages)
         self._counts[2] += pages
         _, _, flags, low, high = _PAGE.unpack_from(self._page(number))
         if (flags, low | high << 16) != (_OVERFLOW, pages):
@@ -243,7 +243,11 @@ class _PageWalk:
                     whole = crc32(page[begin:end], seed) == WHOLE
                 else:
                     used += _NODE_HEAD + size + 8 + (size & 1)
-                    data = self._big(page[behind : behind + 8], low | high << 16) if flags == _BIG else b""
+                    data = (
+                        self._overflow_data(page[behind : behind + 8], low | high << 16)
+                        if flags == _BIG
+                        else b""
+                    )
                     whole = crc32(data, crc32(key, seed)) == WHOLE
                 if not whole:
                     raise DamagedFileError(f"{what}, page {number}: a row does not match its checksum")

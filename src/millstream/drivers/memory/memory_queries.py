@@ -34,12 +34,12 @@ class MemoryQueries:
             return MemoryStores()
         if self._version == known.current:
             return self._shown
-        if self._follow(known):
+        if self._apply_parked(known):
             return self._shown_now()
         for version, content in contents(self._directory):
             self._stores, self._version = MemoryStores(), version
             self._stores.apply(content)
-            if self._follow(known):
+            if self._apply_parked(known):
                 return self._shown_now()
         want_content(self._directory)
         raise self._directory.moved(known.current, self._version)
@@ -67,11 +67,11 @@ class MemoryQueries:
         self._shown = ParkedView(self._stores, Parked(()))
         return self._shown
 
-    def _follow(self, known: Manifest) -> bool:
+    def _apply_parked(self, known: Manifest) -> bool:
         """Apply parked changes up to a committed state. Return whether it was reached."""
         if self._version is not None and not known.remembers(self._version):
             return False
-        for version in known.after(self._version):
+        for version in known.versions_after(self._version):
             parked = self._directory.parked(version)
             if parked is None:
                 return False

@@ -65,7 +65,7 @@ class _RemoteReader:
     request: CopyRequest
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._answer("get", key)
+        value: bytes | None = self._ask_host("get", key)
         return value
 
     def scan(
@@ -73,7 +73,7 @@ class _RemoteReader:
     ) -> Iterator[tuple[bytes, bytes]]:
         most, more = _FIRST_ROWS, True
         while more:
-            rows, more = self._answer("scan", low, high, reverse, most)
+            rows, more = self._ask_host("scan", low, high, reverse, most)
             yield from rows
             if more:
                 last: bytes = rows[-1][0]
@@ -81,10 +81,10 @@ class _RemoteReader:
                 most = _MORE_ROWS
 
     def approximate_count(self) -> int:
-        count: int = self._answer("count")
+        count: int = self._ask_host("count")
         return count
 
-    def _answer(self, method: str, *arguments: Any) -> Any:
+    def _ask_host(self, method: str, *arguments: Any) -> Any:
         return answered(self.ask(self.request._replace(method=method, arguments=arguments)))
 
 

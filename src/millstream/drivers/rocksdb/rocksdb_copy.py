@@ -71,11 +71,11 @@ class RocksCopy(DirectoryCopy):
         self._view: RocksView | None = None
 
     def version(self) -> Version | None:
-        database = self._opened()
+        database = self._ensure_open()
         try:
             stored = database.meta.get(VERSION)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
-            raise self._failed(error) from error
+            raise self._discard_failed_copy(error) from error
         return None if stored is None else version_from_bytes(stored)
 
     def apply(
@@ -87,26 +87,26 @@ class RocksCopy(DirectoryCopy):
             StoreError: If the disk is full, the directory is not writable, or another process has the database open.
         """
         *before, last = in_parts(changes, self._budget, _ENTRY_BYTES)
-        database = self._opened()
+        database = self._ensure_open()
         try:
             unfinished = on_its_way(self.version(), version) if before else version
             for part in before:
                 database.write(part, unfinished, ())
             database.write(last, version, dropped)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors
-            raise self._failed(error) from error
+            raise self._discard_failed_copy(error) from error
 
     def wipe(self) -> None:
-        self._opened()  # ensures that no other process has the database open
+        self._ensure_open()  # ensures that no other process has the database open
         self._close_database()
         self.directory.clear(MISSING)
 
     def names(self) -> frozenset[str]:
-        return frozenset(self._opened().numbers)
+        return frozenset(self._ensure_open().numbers)
 
     def open_view(self) -> ByteStores:
         """Open a consistent view. No process writes before :meth:`close_view`."""
-        self._view = RocksView(self._opened(), self.directory)
+        self._view = RocksView(self._ensure_open(), self.directory)
         return self._view
 
     def close_view(self) -> None:
@@ -129,19 +129,19 @@ class RocksCopy(DirectoryCopy):
             self._database.close()
             self._database = None
 
-    def _failed(self, error: Exception) -> StoreError:
+    def _discard_failed_copy(self, error: Exception) -> StoreError:
         self._close_database()
         failed = _failure(self.directory, error)
         self.directory.throw_away()
         return failed
 
-    def _opened(self) -> Database:
+    def _ensure_open(self) -> Database:
         if self._database is None:
-            self._database = self._alone()
+            self._database = self._open_exclusively()
             (self.directory.path / _HOLDER).write_text(str(os.getpid()))
         return self._database
 
-    def _alone(self) -> Database:
+    def _open_exclusively(self) -> Database:
         """Wait until no other process has the database open, and open it. A damaged database is deleted."""
         path = str(self.directory.path / DATABASE)
         began, logged, damaged = time.monotonic(), False, False
@@ -253,7 +253,7 @@ class _Scan:
         self._directory = directory
         self._low, self._high = low, high
         self._step = cursor.prev if reverse else cursor.next
-        self._inside = self._above if reverse else self._below
+        self._inside = self._is_above_low if reverse else self._is_below_high
         if reverse:
             cursor.seek_to_last() if high is None else cursor.seek_for_prev(high)
             if high is not None and cursor.valid() and cursor.key() == high:
@@ -287,8 +287,8 @@ class _Scan:
             raise _failure(self._directory, error) from error
         raise StopIteration
 
-    def _below(self, key: bytes) -> bool:
+    def _is_below_high(self, key: bytes) -> bool:
         return self._high is None or key < self._high
 
-    def _above(self, key: bytes) -> bool:
+    def _is_above_low(self, key: bytes) -> bool:
         return self._low is None or key >= self._low

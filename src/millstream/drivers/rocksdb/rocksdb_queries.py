@@ -38,7 +38,7 @@ class RocksQueries(CopyQueries):
 
     def newest(self) -> Manifest:
         self.close()
-        self._database = self._opened()
+        self._database = self._open_read_only()
         known = self._directory.only(self._database.version)
         self._shown, self._version = self._database, known.current
         return known
@@ -57,10 +57,10 @@ class RocksQueries(CopyQueries):
                 return self._committed(known, self._database, self._database.version)
             except CopyMovedError:
                 self.close()
-        self._database = self._opened()
+        self._database = self._open_read_only()
         return self._committed(known, self._database, self._database.version)
 
-    def _opened(self) -> _ReadOnly:
+    def _open_read_only(self) -> _ReadOnly:
         try:
             return _ReadOnly(self._directory)
         except Exception as error:  # rocksdict has no error class for RocksDB's errors

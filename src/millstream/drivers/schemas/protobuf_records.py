@@ -78,13 +78,13 @@ def _fill_message(target: Any, of: Descriptor, value: Any, where: str) -> None:
 
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None and isinstance(value, str):
-        return _number(field.enum_type, value)
+        return _enum_number(field.enum_type, value)
     if field.type == FieldDescriptor.TYPE_STRING and not isinstance(value, str):
         return str(value)  # dates, UUIDs and decimals
     return value
 
 
-def _number(of: EnumDescriptor, name: str) -> int:
+def _enum_number(of: EnumDescriptor, name: str) -> int:
     if name not in of.values_by_name:
         raise ValueError(f"{of.name} has {', '.join(map(repr, of.values_by_name))}")
     return int(of.values_by_name[name].number)
@@ -96,13 +96,13 @@ def _value(message: Message, field: FieldDescriptor) -> Any:
     value = getattr(message, field.name)
     if _is_map(field):
         entry = field.message_type.fields_by_name["value"]
-        return {key: _plain(entry, item) for key, item in value.items()}
+        return {key: _python_value(entry, item) for key, item in value.items()}
     if field.is_repeated:
-        return [_plain(field, item) for item in value]
-    return _plain(field, value)
+        return [_python_value(field, item) for item in value]
+    return _python_value(field, value)
 
 
-def _plain(field: FieldDescriptor, value: Any) -> Any:
+def _python_value(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type is not None:
         if field.message_type.full_name == _TIMESTAMP:
             return value.ToDatetime(UTC)

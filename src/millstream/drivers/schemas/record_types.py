@@ -170,7 +170,7 @@ def check_finite(plain: Any) -> None:
 
 def parts_of(kind: Any) -> list[Any]:
     """Return the descriptions of a type and of the types in it."""
-    return list(_parts(msgspec.inspect.type_info(kind), set()))
+    return list(_types_within(msgspec.inspect.type_info(kind), set()))
 
 
 def drop_caches(kind: Any) -> None:
@@ -198,16 +198,16 @@ def _is_pickled_with_attributes(kind: type[Any]) -> bool:
     return getattr(sys.modules.get("__main__"), kind.__name__, None) is kind
 
 
-def _parts(info: Any, seen: set[int]) -> Iterator[Any]:
+def _types_within(info: Any, seen: set[int]) -> Iterator[Any]:
     """Yield the description of a type and those of the types in it, which may contain themselves."""
     if isinstance(info, tuple):
         for each in info:
-            yield from _parts(each, seen)
+            yield from _types_within(each, seen)
     elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
         seen.add(id(info))
         yield info
         for name in info.__struct_fields__:
-            yield from _parts(getattr(info, name), seen)
+            yield from _types_within(getattr(info, name), seen)
 
 
 def _record(of: type[Any], known: dict[type[Any], str]) -> dict[str, Any]:

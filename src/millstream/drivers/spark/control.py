@@ -136,7 +136,7 @@ class ControlServer:
                 self._authenticate(connection)
                 with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
                     _limit(duplicate, 0)
-                self._answer(connection)
+                self._answer_questions(connection)
 
     def _authenticate(self, connection: Connection[Any, Any]) -> None:
         try:
@@ -146,11 +146,11 @@ class ControlServer:
             log.warning("a process without the key tried to connect to the application: %s", error)
             raise EOFError from error
 
-    def _answer(self, connection: Connection[Any, Any]) -> None:
+    def _answer_questions(self, connection: Connection[Any, Any]) -> None:
         while True:
-            connection.send_bytes(self._answered(*connection.recv()))
+            connection.send_bytes(self._pickled_answer(*connection.recv()))
 
-    def _answered(self, question: str, data: Any) -> bytes:
+    def _pickled_answer(self, question: str, data: Any) -> bytes:
         try:
             answer = self._handler(question, data)
         except Exception as error:

@@ -64,14 +64,14 @@ def read_share(directory: Path, task: TaskId) -> Iterator[tuple[int, bytes]]:
                     if length != checksum:
                         raise _damaged(path, task)
                     return
-                data = _exactly(file, length)
+                data = _read_exactly(file, length)
                 checksum = zlib.crc32(data, zlib.crc32(head, checksum))
                 yield number, data
     except (OSError, struct.error) as error:
         raise _damaged(path, task) from error
 
 
-def _exactly(file: IO[bytes], length: int) -> bytes:
+def _read_exactly(file: IO[bytes], length: int) -> bytes:
     """Read a part of a file. A damaged length may be negative, or larger than the memory.
 
     Raises:

@@ -34,16 +34,16 @@ def option_of(driver: object, executors: object) -> str:
 
 def in_driver(option: str) -> Any:
     """Return the driver's part of an option. Its process can import what the program could import."""
-    parts = _parts(option)
+    parts = _decoded_parts(option)
     sys.path.extend(directory for directory in parts.path if directory not in sys.path)
     return cloudpickle.loads(parts.driver)
 
 
 def in_executor(option: str) -> Any:
-    return cloudpickle.loads(_parts(option).executors)
+    return cloudpickle.loads(_decoded_parts(option).executors)
 
 
-def _parts(option: str) -> _Parts:
+def _decoded_parts(option: str) -> _Parts:
     parts = _Parts(*pickle.loads(base64.b64decode(option)))
     parts.logs.apply()
     return parts

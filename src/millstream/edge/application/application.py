@@ -294,7 +294,9 @@ class Application:
                 self.settings = settings
             else:
                 log.warning("restarting the query: workers per partition: %s", workers)
-                run.query.replace(partial(self._use, program, settings), partial(self._use, *before))
+                run.query.replace(
+                    partial(self._use_program, program, settings), partial(self._use_program, *before)
+                )
         finally:
             run.auto_workers = (
                 self._auto_workers(running) if is_automatic(self.settings.parallelism) else None
@@ -318,7 +320,8 @@ class Application:
             log.warning("editing the topology: %s", str(edit).replace("\n", "; "))
             with emptied(running, run.plan, now.plan):
                 run.query.replace(
-                    lambda: self._use(edited, self.settings), lambda: self._use(before, self.settings)
+                    lambda: self._use_program(edited, self.settings),
+                    lambda: self._use_program(before, self.settings),
                 )
         return edit
 
@@ -334,5 +337,5 @@ class Application:
         now.laid_out(environment.broker.partition_counts(), self._grouper)
         return now
 
-    def _use(self, program: Program, settings: Settings) -> None:
+    def _use_program(self, program: Program, settings: Settings) -> None:
         self._program, self.settings = program, settings

@@ -21,7 +21,7 @@ from millstream.core.runtime.auto_parallelism import (
     AutoParallelism,
     Load,
     WorkersChange,
-    allowed,
+    allowed_worker_counts,
     decided,
     most_workers,
     with_cost,
@@ -59,7 +59,7 @@ class AutoWorkers:
         self._processed = False
         self._change: WorkersChange | None = None
         self._changing_since: float | None = None
-        self._changes = PeriodicTask(self._follow, _IDLE_LOAD_S)
+        self._changes = PeriodicTask(self._apply_decided_change, _IDLE_LOAD_S)
 
     def close(self) -> None:
         self._changes.close()
@@ -83,7 +83,7 @@ class AutoWorkers:
             seconds = now - self._began
             if self._changing_since is not None or not (self._processed or seconds >= _IDLE_LOAD_S):
                 return False
-            numbers = {*allowed(self._most), self._state.workers}
+            numbers = {*allowed_worker_counts(self._most), self._state.workers}
             load = Load(seconds, busiest(self._seconds, numbers), waiting)
             self._began, self._processed = now, False
             self._seconds.clear()
@@ -94,7 +94,7 @@ class AutoWorkers:
         self._changes.wake()
         return True
 
-    def _follow(self) -> None:
+    def _apply_decided_change(self) -> None:
         """Apply a decided change, and update the maximum from the number of cores."""
         with self._lock:
             change, self._change = self._change, None

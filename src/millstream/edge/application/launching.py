@@ -145,11 +145,11 @@ class Launch:
         if rebuild:
             published = self.environment.clients.published(now.plan, now.layout.tasks)
             check_published(now.continuity, now.layout, published)
-        prepared = self._prepared(now, topics)
+        prepared = self._prepare_topics(now, topics)
         if self.settings.exactly_once:
             self._claim(now, checkpoint, marks, prepared.commits)
         self._log_plan(now, prepared.commits)
-        divided = self._divided(now, session)
+        divided = self._divide_state(now, session)
         self._take_over(now, prepared, session)
         topology = self._topology_spec(now, prepared, session)
         source = SourceSpec(
@@ -231,7 +231,7 @@ class Launch:
             check_left_behind(now.continuity, now.layout, remembered, unfinished=unfinished)
         return session
 
-    def _divided(self, now: Continued, session: SparkSession) -> DividedState | None:
+    def _divide_state(self, now: Continued, session: SparkSession) -> DividedState | None:
         """Divide the state of tasks whose partitions now have more key ranges; return None if there are none."""
         settings = self.settings
         now.division.remove_old_shares()
@@ -252,7 +252,7 @@ class Launch:
         with configured(session, settings.spark, spark_partitions(settings), location):
             return manifests(session, location, progress.last_complete)
 
-    def _prepared(self, now: Continued, topics: TopicPreparation) -> PreparedTopics:
+    def _prepare_topics(self, now: Continued, topics: TopicPreparation) -> PreparedTopics:
         """Create the internal topics, and check all other topics."""
         plan, existing, settings = now.plan, now.existing, self.settings
         topics.prepare_repartitions(plan, now.layout, existing)

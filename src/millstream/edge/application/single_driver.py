@@ -47,7 +47,7 @@ class SingleDriver:
         """
         self._join()
         if self._election is not None:
-            self._election.when_replaced(lambda: run.end_with(self._replaced()))
+            self._election.when_replaced(lambda: run.end_with(self._replaced_error()))
 
     def leave(self) -> None:
         if self._election is not None:
@@ -70,7 +70,7 @@ class SingleDriver:
             return
         self._election.start_unelected()
         if self._election.rivals and not self._is_elected(self._election):
-            raise self._refused(self._election.rivals[0])
+            raise self._already_running_error(self._election.rivals[0])
 
     def _is_elected(self, election: Election) -> bool:
         """Wait until Kafka has elected a driver; return whether it is this one, because the others have died."""
@@ -80,13 +80,13 @@ class SingleDriver:
                 return False
         return True
 
-    def _refused(self, rival: str) -> ApplicationRunningError:
+    def _already_running_error(self, rival: str) -> ApplicationRunningError:
         return ApplicationRunningError(
             f"application {self._id!r} is already running: {process_of(rival)} is its driver. Nothing was read or sent. Stop it first. To run "
             "a second application, use another application id; to have a second driver ready, start all drivers with standby=True"
         )
 
-    def _replaced(self) -> ApplicationRunningError:
+    def _replaced_error(self) -> ApplicationRunningError:
         return ApplicationRunningError(
             f"application {self._id!r} has another driver, which was started at the same time, or while this one did not respond: it was "
             "suspended, or could not reach the brokers. Nothing is lost. Run only one of them, or start all drivers with standby=True"

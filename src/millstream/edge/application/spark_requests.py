@@ -69,7 +69,7 @@ class SparkRequests:
             self._run.reports.follow(data)
             return True
         if request == "batch":
-            self._committed(data)
+            self._record_batch(data)
             return True
         if request == RESTORING:
             log.warning("%s", data.line())
@@ -111,7 +111,7 @@ class SparkRequests:
             paused=limits.paused,
             rates=limits.rates,
             commit=run.reports.commit_requested,
-            due=self._due(data, limits.paused),
+            due=self._due_tasks(data, limits.paused),
             records=run.reports.buffered_inputs(topics_in_front(run.plan)),
             times=run.reports.times,
             oldest=oldest,
@@ -120,7 +120,7 @@ class SparkRequests:
             initialize=run.query.repeated and not run.plan.keepers.isdisjoint(run.plan.changelogs),
         )
 
-    def _due(self, data: PlanRequest, paused: Collection[str]) -> tuple[str, ...]:
+    def _due_tasks(self, data: PlanRequest, paused: Collection[str]) -> tuple[str, ...]:
         """Return the tasks to wake: tasks with work that is due, and tasks for whose local copies a query waits."""
         due = self._run.reports.due(data.now_ms, resting(self._run.plan, paused))
         return tuple(sorted({*due, *self._run.answers.take_woken()}))
@@ -131,7 +131,7 @@ class SparkRequests:
             return False
         return auto.planned(unread(data.positions, data.ends, data.ends))
 
-    def _committed(self, batch: CommittedBatch) -> None:
+    def _record_batch(self, batch: CommittedBatch) -> None:
         """Record the reports of a micro-batch, and commit its offsets to Kafka before Spark commits it."""
         run, reports = self._run, batch.reports()
         for notice in (notice for report in reports for notice in report.notices):

@@ -109,7 +109,7 @@ class Standby:
     def attach_to(self, run: ApplicationRun) -> None:
         """Pass the session to a starting application, and end the application when another driver is elected."""
         run.session, run.takes_over = self._session, self._waited
-        self._election.when_replaced(lambda: run.end_with(self._replaced()))
+        self._election.when_replaced(lambda: run.end_with(self._replaced_error()))
 
     def leave(self) -> None:
         self._election.leave()
@@ -137,7 +137,7 @@ class Standby:
                 return
         self._progress.event("warmed-up", "ready to take over")
 
-    def _replaced(self) -> ApplicationRunningError:
+    def _replaced_error(self) -> ApplicationRunningError:
         return ApplicationRunningError(
             f"another driver of application {self.id!r} has been elected, because this one did not respond for longer than its session "
             "timeout: it was suspended, or could not reach the brokers. Nothing is lost. Start it again to make it a standby"

@@ -69,8 +69,8 @@ class TopologyEdit:
 def edit_of(before: Plan, now: Continuity) -> TopologyEdit:
     """Compare the running plan with the edited plan, which continues the checkpoint."""
     stores = stores_of_edit(before.store_fingerprints(), now)
-    read, written = (_outside(before, before.broker_topics), set(before.sink_topics))
-    reads, writes = (_outside(now.plan, now.plan.broker_topics), set(now.plan.sink_topics))
+    read, written = (_external_topics(before, before.broker_topics), set(before.sink_topics))
+    reads, writes = (_external_topics(now.plan, now.plan.broker_topics), set(now.plan.sink_topics))
     topics = (reads - read, read - reads, writes - written, written - writes)
     return TopologyEdit(*(tuple(sorted(names)) for names in (*stores, *topics)))
 
@@ -81,7 +81,7 @@ def stores_of_edit(before: Iterable[str], now: Continuity) -> tuple[set[str], se
     return old & new, new - old, old - new
 
 
-def _outside(plan: Plan, topics: Iterable[str]) -> set[str]:
+def _external_topics(plan: Plan, topics: Iterable[str]) -> set[str]:
     return set(topics) - plan.internal_topics.keys()
 
 
@@ -99,7 +99,7 @@ class Pausable(Protocol):
 def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
     """Drain the internal topics that an edit removes. External topics are paused for this and while the block runs."""
     removed = before.internal_topics.keys() & set(before.broker_topics) - set(now.broker_topics)
-    outside = sorted(_outside(before, chosen_topics(before)) - set(application.status().paused))
+    outside = sorted(_external_topics(before, chosen_topics(before)) - set(application.status().paused))
     if not removed or not outside:
         yield
         return

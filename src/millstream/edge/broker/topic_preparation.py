@@ -85,7 +85,7 @@ class TopicPreparation:
                     topic.name, wanted, repartition_config(self.given), self.replication_factor
                 )
             elif existing[topic.name] != wanted:
-                raise _unfit(topic.name, existing[topic.name], wanted)
+                raise _partition_count_error(topic.name, existing[topic.name], wanted)
 
     def prepare_changelogs(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> list[str]:
         """Create missing changelog topics, and add missing partitions; return the stores whose topics have no records.
@@ -104,7 +104,7 @@ class TopicPreparation:
                     continue
                 current = existing.get(topic, 0)
                 if current > wanted:
-                    raise _unfit(topic, current, wanted)
+                    raise _partition_count_error(topic, current, wanted)
                 if current < wanted:
                     config = changelog_config(store, self.given)
                     self.broker.ensure_topic(topic, wanted, config, self.replication_factor)
@@ -164,7 +164,7 @@ def _changelogs(plan: Plan, existing: Mapping[str, int]) -> dict[str, int]:
     return {topic: existing[topic] for topic in plan.changelogs.values() if topic in existing}
 
 
-def _unfit(topic: str, partitions: int, wanted: int) -> SettingsError:
+def _partition_count_error(topic: str, partitions: int, wanted: int) -> SettingsError:
     return SettingsError(
         f"the internal topic {topic!r} has {partitions} partitions, but {wanted} are needed. It belongs to an earlier version of "
         "this application: use another application id, or delete the topic together with the application's checkpoint"

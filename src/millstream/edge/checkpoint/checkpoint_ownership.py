@@ -75,7 +75,7 @@ def checkpoint_id(start: StartFacts, progress: CheckpointProgress | None, marks:
     others = list(marks.values())
     if others and not start.was_reset():
         if not start.take_over:
-            raise _refused(start, _newest(others))
+            raise _other_checkpoint_error(start, _newest(others))
         if _newest(others).number >= 0:
             _check_exact(start, others)
     return secrets.token_hex(8)
@@ -86,13 +86,13 @@ def _check_exact(start: StartFacts, others: list[Mark]) -> None:
     if not start.goes_on():
         raise _lost(start, _newest(others))
     if start.shuffled and len(others) > 1:
-        raise _divided(start, _newest(others))
+        raise _shuffled_error(start, _newest(others))
 
 
 def _check_continues(start: StartFacts, planned: BatchId, marks: Mapping[int, Mark]) -> None:
     others = [mark for mark in marks.values() if mark.checkpoint != planned.checkpoint]
     if others:
-        raise _overtaken(start, planned, _newest(others))
+        raise _overtaken_error(start, planned, _newest(others))
     ahead = [mark for mark in marks.values() if ahead_of(mark, planned)]
     if ahead:
         newest = _newest(ahead).number
@@ -109,9 +109,9 @@ def _check_continues(start: StartFacts, planned: BatchId, marks: Mapping[int, Ma
         )
 
 
-def _refused(start: StartFacts, other: Mark) -> OtherCheckpointError:
+def _other_checkpoint_error(start: StartFacts, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
-        f"application {start.application_id!r} belongs to another checkpoint ({other.checkpoint}, {_reached(other)}), and there "
+        f"application {start.application_id!r} belongs to another checkpoint ({other.checkpoint}, {_delivery_phrase(other)}), and there "
         f"is none at {start.location}. Nothing was read or sent. Either it runs on another host or with another state_dir: then "
         f"stop it there, or start it there again. Or its checkpoint is lost: then {_with_the_other_lost(start)}"
     )
@@ -119,16 +119,16 @@ def _refused(start: StartFacts, other: Mark) -> OtherCheckpointError:
 
 def _lost(start: StartFacts, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
-        f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_reached(other)}): only "
+        f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_delivery_phrase(other)}): only "
         "that checkpoint has the content of its stores, because not all of them have a changelog topic (changelog='kafka'). "
         f"Nothing was read or sent. Start it where that checkpoint is, or start over with `millstream reset {start.application_id}`, "
         "with empty stores"
     )
 
 
-def _divided(start: StartFacts, other: Mark) -> OtherCheckpointError:
+def _shuffled_error(start: StartFacts, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
-        f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_reached(other)}): the "
+        f"application {start.application_id!r} cannot be taken over from checkpoint {other.checkpoint} ({_delivery_phrase(other)}): the "
         f"records of the repartition {start.shuffled[0]!r} go through Spark's shuffle, so their offsets and their results are committed in "
         "different transactions. If its last micro-batch was interrupted between them, records would be lost or sent twice. Nothing was "
         f"read or sent. Start it where that checkpoint is, or choose the offsets with `millstream reset {start.application_id}`; records that "
@@ -136,10 +136,10 @@ def _divided(start: StartFacts, other: Mark) -> OtherCheckpointError:
     )
 
 
-def _overtaken(start: StartFacts, planned: BatchId, other: Mark) -> OtherCheckpointError:
+def _overtaken_error(start: StartFacts, planned: BatchId, other: Mark) -> OtherCheckpointError:
     return OtherCheckpointError(
         f"application {start.application_id!r} has been taken over from the checkpoint at {start.location} "
-        f"({planned.checkpoint}, micro-batch {planned.number}) by another one ({other.checkpoint}, {_reached(other)}). "
+        f"({planned.checkpoint}, micro-batch {planned.number}) by another one ({other.checkpoint}, {_delivery_phrase(other)}). "
         "Nothing was read or sent: the results that this checkpoint would send have already been sent. Start the "
         f"application where the other one is. If that is lost, delete this one and {_with_the_other_lost(start)}"
     )
@@ -152,7 +152,7 @@ def _with_the_other_lost(start: StartFacts) -> str:
     )
 
 
-def _reached(other: Mark) -> str:
+def _delivery_phrase(other: Mark) -> str:
     return "nothing delivered yet" if other.number < 0 else f"delivered up to micro-batch {other.number}"
 
 

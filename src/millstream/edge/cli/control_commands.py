@@ -185,8 +185,8 @@ def _calls(calls: CallStatus) -> str:
     waiting = {reason: reasons[reason] for reason in ("retry", "delay")}
     parts = [
         f"{calls.running:,} running",
-        f"{calls.with_async_worker:,} with the async worker{_why(queued)}",
-        f"{calls.waiting:,} waiting{_why(waiting)}",
+        f"{calls.with_async_worker:,} with the async worker{_reason_counts(queued)}",
+        f"{calls.waiting:,} waiting{_reason_counts(waiting)}",
         f"{calls.parked:,} parked",
         f"{calls.held:,} held",
     ]
@@ -195,7 +195,7 @@ def _calls(calls: CallStatus) -> str:
     return ", ".join([*parts, *(_hot(operator, key) for operator, key in calls.hottest.items())])
 
 
-def _why(reasons: Mapping[str, int]) -> str:
+def _reason_counts(reasons: Mapping[str, int]) -> str:
     counts = ", ".join(f"{count:,} for {_WAITS_FOR[reason]}" for reason, count in reasons.items() if count)
     return f" ({counts})" if counts else ""
 
@@ -217,12 +217,12 @@ def _whole_number(text: str, word: str, what: str) -> int | None:
     if text == word:
         return None
     try:
-        return _whole(text)
+        return _parsed_digits(text)
     except ValueError:
         raise ControlError(f"{what}, or {word!r}, not {text!r}") from None
 
 
-def _whole(text: str) -> int:
+def _parsed_digits(text: str) -> int:
     """Return a number of ASCII digits; ``int`` also accepts spaces, underscores and digits of other scripts.
 
     Raises:

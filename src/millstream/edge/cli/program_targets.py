@@ -38,7 +38,7 @@ def plan_of(target: str) -> Plan:
         TargetError: If the module or the attribute does not exist or fails, or the attribute is neither a topology nor an application.
         TopologyError: If the topology is not valid.
     """
-    found = _found(target)
+    found = _target_object(target)
     if isinstance(found, Topology):
         return found.plan()
     if _is_application(found):
@@ -54,7 +54,7 @@ def topology_of(target: str) -> Topology:
         TargetError: If the module or the attribute does not exist or fails, or the attribute is not a topology.
         TopologyError: If the topology is not valid.
     """
-    return _checked_topology(_found(target), target)
+    return _checked_topology(_target_object(target), target)
 
 
 def application_of(target: str, application_id: str | None, given: Mapping[str, Any]) -> Application:
@@ -71,7 +71,7 @@ def application_of(target: str, application_id: str | None, given: Mapping[str, 
     """
     from millstream.edge.application.application import Application
 
-    found = _found(target)
+    found = _target_object(target)
     if not isinstance(found, Application):
         name = name_of(target) if application_id is None else application_id
         return Application(name, _checked_topology(found, target), **given)
@@ -90,7 +90,7 @@ def name_of(target: str) -> str:
     return target.partition(":")[0].rpartition(".")[2].replace("_", "-")
 
 
-def _found(target: str) -> Any:
+def _target_object(target: str) -> Any:
     """Return the object of a target; what a function returns, and what a builder builds."""
     found = _attribute(target)
     if callable(found) and not isinstance(found, type):
@@ -137,7 +137,7 @@ def _imported(name: str) -> ModuleType:
             ) from None
         if _is_explained(error):
             raise
-        raise _failed(f"the module {name!r} cannot be imported", error) from None
+        raise _program_error(f"the module {name!r} cannot be imported", error) from None
 
 
 def _called(function: Callable[..., object], target: str) -> Any:
@@ -150,7 +150,7 @@ def _called(function: Callable[..., object], target: str) -> Any:
     except Exception as error:
         if _is_explained(error):
             raise
-        raise _failed(f"{target!r} failed", error) from None
+        raise _program_error(f"{target!r} failed", error) from None
 
 
 def _is_explained(error: Exception) -> bool:
@@ -160,7 +160,7 @@ def _is_explained(error: Exception) -> bool:
     return isinstance(error, MillstreamError)
 
 
-def _failed(what: str, error: Exception) -> TargetError:
+def _program_error(what: str, error: Exception) -> TargetError:
     """Return the error for an exception of the user's program, with its traceback, but without the frames of this command."""
     trace = traceback.TracebackException.from_exception(error)
     own = ("<frozen importlib", importlib.__file__, __file__)

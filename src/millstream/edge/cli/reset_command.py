@@ -155,8 +155,11 @@ def target_of(
         "--to-earliest": (to_earliest, Target),
         "--to-latest": (to_latest, lambda: Target("latest")),
         "--to-offset": (to_offset is not None, lambda: Target("offset", to_offset or 0)),
-        "--to-datetime": (to_datetime is not None, lambda: _since(timestamp_ms(to_datetime or ""))),
-        "--by-duration": (by_duration is not None, lambda: _since(host_clock() - _age_ms(by_duration or ""))),
+        "--to-datetime": (to_datetime is not None, lambda: _target_at(timestamp_ms(to_datetime or ""))),
+        "--by-duration": (
+            by_duration is not None,
+            lambda: _target_at(host_clock() - _age_ms(by_duration or "")),
+        ),
         "--shift-by": (shift_by is not None, lambda: Target("shift", shift_by or 0)),
         "--from-file": (from_file is not None, lambda: Target("listed", listed=_read(from_file or Path()))),
     }
@@ -176,7 +179,7 @@ def _age_ms(text: str) -> int:
     return age
 
 
-def _since(time_ms: int) -> Target:
+def _target_at(time_ms: int) -> Target:
     """Return the start at a time. To Kafka, a time before 1970 is an error or means the end; no record is that old."""
     return Target("time", max(0, time_ms))
 

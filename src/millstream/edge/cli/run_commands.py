@@ -101,10 +101,10 @@ def shell(
         topology = topology_of(target)
         name = name_of(target) if application_id is None else application_id
         with Lab(name, **given) as lab:
-            _talk(lab.deploy(topology), {"topology": topology})
+            _start_shell(lab.deploy(topology), {"topology": topology})
 
 
-def _talk(lab: Lab, names: dict[str, object]) -> None:
+def _start_shell(lab: Lab, names: dict[str, object]) -> None:
     """Run IPython if it is installed, otherwise an interactive Python."""
     plan = lab.running._run.plan
     banner = _BANNER.format(

@@ -93,7 +93,7 @@ class FlowControl:
         Raises:
             ControlError: If the file of kept topics cannot be read or written.
         """
-        kept = _kept(home)
+        kept = _read_kept_topics(home)
         paused = kept.intersection(known)
         if paused:
             log.warning("topics that are still paused from an earlier run: %s", ", ".join(sorted(paused)))
@@ -102,16 +102,16 @@ class FlowControl:
                 "topics that were paused in an earlier run and are no longer read: %s",
                 ", ".join(sorted(kept - paused)),
             )
-            _keep(home, paused)
+            _write_kept_topics(home, paused)
         return cls(home, FlowLimits(paused, paused, dict(rates)))
 
     def pause(self, topics: Collection[str], *, keep: bool) -> None:
         with self._lock:
-            self._become(self.limits.pausing(topics, keep=keep))
+            self._set_limits(self.limits.pausing(topics, keep=keep))
 
     def resume(self, topics: Collection[str]) -> None:
         with self._lock:
-            self._become(self.limits.resuming(topics))
+            self._set_limits(self.limits.resuming(topics))
 
     def throttle(self, topic: str, records_per_second: int | None) -> None:
         """Limit the records per second of a topic; None removes the limit.
@@ -120,16 +120,16 @@ class FlowControl:
             ControlError: If the rate is less than one record per second.
         """
         with self._lock:
-            self._become(self.limits.throttling(topic, records_per_second))
+            self._set_limits(self.limits.throttling(topic, records_per_second))
 
-    def _become(self, limits: FlowLimits) -> None:
+    def _set_limits(self, limits: FlowLimits) -> None:
         """Store the kept topics before applying the limits: a failed write must change nothing."""
         if limits.kept != self.limits.kept:
-            _keep(self._home, limits.kept)
+            _write_kept_topics(self._home, limits.kept)
         self.limits = limits
 
 
-def _kept(home: Path) -> frozenset[str]:
+def _read_kept_topics(home: Path) -> frozenset[str]:
     file = home / _FILE
     try:
         written = json.loads(file.read_text(encoding="utf-8"))
@@ -150,7 +150,7 @@ def _checksum(topics: list[str]) -> int:
     return zlib.crc32(json.dumps(topics).encode())
 
 
-def _keep(home: Path, topics: frozenset[str]) -> None:
+def _write_kept_topics(home: Path, topics: frozenset[str]) -> None:
     file = home / _FILE
     partial = file.with_suffix(".partial")
     try:

@@ -135,7 +135,7 @@ def _show(module: str) -> None:
     Path("/proc/self/comm").write_text(name_of(module))
 
 
-def _tie(line: socket.socket, worker: str) -> None:
+def _tie_to_client(line: socket.socket, worker: str) -> None:
     """Let the kernel send SIGTERM to this fork, but not to its own workers, when the client ends."""
 
     def untie() -> None:
@@ -173,7 +173,7 @@ def main(path: str) -> None:
     if not can_fork(request.environment, own):
         os._exit(0)
     _become(request, streams, installed)
-    _tie(line, request.command[-1])
+    _tie_to_client(line, request.command[-1])
     sys.modules.pop(request.command[0], None)
     runpy.run_module(request.command[0], run_name="__main__", alter_sys=True)
 

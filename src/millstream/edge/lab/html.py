@@ -15,11 +15,13 @@ def table_html(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         '<table><thead><tr><th>key</th></tr></thead><tbody><tr><td>&lt;a&gt;</td></tr></tbody></table>'
     """
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(_text(value))}</td>' for value in row)}</tr>" for row in rows)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(_cell_text(value))}</td>' for value in row)}</tr>" for row in rows
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _text(value: object) -> str:
+def _cell_text(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
 
 

@@ -92,7 +92,7 @@ class Lab:
         """
         if topology is self._topology and self._at_work:
             return self
-        application = self._prepared(topology, renamed_stores)
+        application = self._prepare(topology, renamed_stores)
         self._replace_earlier_lab()
         if self._at_work:
             self.running.edit(topology, renamed_stores=renamed_stores)
@@ -116,7 +116,7 @@ class Lab:
             ControlError: If the application does not run.
         """
         running = self.running
-        self._prepared(topology, renamed_stores)
+        self._prepare(topology, renamed_stores)
         return running.edit(topology, preview=True, renamed_stores=renamed_stores)
 
     @property
@@ -193,7 +193,7 @@ class Lab:
             ProductionError: If a record is not acknowledged.
         """
         serdes = serdes_of(self._plan, topic, key, value, sent=True)
-        send_records(self._known, topic, records, serdes)
+        send_records(self._resolved_settings, topic, records, serdes)
 
     def read(
         self, topic: str, last: int = 20, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
@@ -270,7 +270,9 @@ class Lab:
         """
         deadline, quiet = time.monotonic() + timeout_s, 0
         topics = [topic for topic in self._plan.broker_topics if topic not in self._plan.internal_topics]
-        ends = broker_of(self._known).end_offsets(broker_of(self._known).partition_counts(topics))
+        ends = broker_of(self._resolved_settings).end_offsets(
+            broker_of(self._resolved_settings).partition_counts(topics)
+        )
         checks = _QUIET_CHECKS if self._plan.internal_topics else 1
         while quiet < checks:
             status = self.running.status()
@@ -312,10 +314,10 @@ class Lab:
         return self.running._run.plan
 
     @property
-    def _known(self) -> Settings:
-        return settings_from(self._connected())
+    def _resolved_settings(self) -> Settings:
+        return settings_from(self._settings_with_broker())
 
-    def _connected(self) -> Mapping[str, Any]:
+    def _settings_with_broker(self) -> Mapping[str, Any]:
         """Return the settings of the application; on the first call, start a broker if the settings name none."""
         known = {**self._broker_settings, **self._settings}
         if "bootstrap_servers" in known or f"{PREFIX}BOOTSTRAP_SERVERS" in os.environ or settings_file():
@@ -325,11 +327,13 @@ class Lab:
         home = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="millstream-lab-"))
         self._broker = self._cleanup.enter_context(EmbeddedKafka())
         self._broker_settings = {"bootstrap_servers": self._broker.bootstrap_servers, "state_dir": home}
-        return self._connected()
+        return self._settings_with_broker()
 
-    def _prepared(self, topology: Topology, renamed_stores: Mapping[str, str] | None) -> Application:
+    def _prepare(self, topology: Topology, renamed_stores: Mapping[str, str] | None) -> Application:
         """Check a topology, and create the topics that it needs."""
-        application = Application(self.id, topology, renamed_stores=renamed_stores, **self._connected())
+        application = Application(
+            self.id, topology, renamed_stores=renamed_stores, **self._settings_with_broker()
+        )
         self._create_topics(application.plan)
         return application
 
@@ -337,7 +341,7 @@ class Lab:
         """Create the topics that a topology reads and writes, if the lab started the broker."""
         if self._broker is None:
             return
-        existing = broker_of(self._known).partition_counts()
+        existing = broker_of(self._resolved_settings).partition_counts()
         wanted = {*plan.broker_topics, *plan.sink_topics, *plan.global_part_of} - {
             *plan.internal_topics,
             *existing,

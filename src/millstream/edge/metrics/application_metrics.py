@@ -60,7 +60,7 @@ class MetricsReading(NamedTuple):
     of: Callable[[View], Iterable[tuple[tuple[str, ...], float]]]
 
 
-def _each(values: Mapping[str, float]) -> Iterable[tuple[tuple[str, ...], float]]:
+def _per_name(values: Mapping[str, float]) -> Iterable[tuple[tuple[str, ...], float]]:
     return [((name,), value) for name, value in values.items()]
 
 
@@ -69,10 +69,10 @@ def _unlabelled(value: float | None) -> Iterable[tuple[tuple[str, ...], float]]:
 
 
 def _calls(view: View, figure: Callable[[CallStatus], float]) -> Iterable[tuple[tuple[str, ...], float]]:
-    return _each({task: figure(calls) for task, calls in view.status.calls.items()})
+    return _per_name({task: figure(calls) for task, calls in view.status.calls.items()})
 
 
-def _waiting(view: View) -> Iterable[tuple[tuple[str, ...], float]]:
+def _waiting_calls(view: View) -> Iterable[tuple[tuple[str, ...], float]]:
     for task, calls in view.status.calls.items():
         yield from (((task, reason), count) for reason, count in calls.reasons.items())
 
@@ -149,11 +149,11 @@ _TOPICS: Final = (
             "records in the topic that are not processed, or not finished by asynchronous operators",
             "records-lag",
         ),
-        lambda view: _each(view.status.lag),
+        lambda view: _per_name(view.status.lag),
     ),
     MetricsReading(
         Metric("topic_paused", ("topic",), "1 for a topic that is paused; absent for others"),
-        lambda view: _each(dict.fromkeys(view.status.paused, 1)),
+        lambda view: _per_name(dict.fromkeys(view.status.paused, 1)),
     ),
     MetricsReading(
         Metric(
@@ -161,7 +161,7 @@ _TOPICS: Final = (
             ("topic",),
             "maximum records per second of a topic that is throttled; absent for others",
         ),
-        lambda view: _each(view.status.throttled),
+        lambda view: _per_name(view.status.throttled),
     ),
     MetricsReading(
         Metric(
@@ -185,7 +185,7 @@ _CALLS: Final = (
             "in-flight records whose call waits, by reason: retry, delay, key (earlier records of the key), "
             "limit (max_in_flight), rate (rate limit), breaker (open circuit breaker), time (due within two seconds)",
         ),
-        _waiting,
+        _waiting_calls,
     ),
     MetricsReading(
         Metric("task_event_loop_lag_seconds", ("task",), "recent delay of the event loop of an async worker"),
@@ -205,7 +205,9 @@ _CALLS: Final = (
             ("task",),
             "records whose functions were called by threads, for tasks that have several",
         ),
-        lambda view: _each({task: sum(threads.executed) for task, threads in view.status.threads.items()}),
+        lambda view: _per_name(
+            {task: sum(threads.executed) for task, threads in view.status.threads.items()}
+        ),
     ),
 )
 

@@ -58,7 +58,7 @@ def preflight(application: Application) -> PreflightReport:
         outputs = _outputs(application, plan, existing)
         report = PreflightReport(
             topics=(
-                *(_counted(name, existing, "read") for name in _read(plan) if name in existing),
+                *(_topic_line(name, existing, "read") for name in _read(plan) if name in existing),
                 *outputs.lines,
             ),
             permissions=tuple(_permissions(application, plan)),
@@ -104,9 +104,9 @@ class _Outputs:
 
 def _outputs(application: Application, plan: Plan, existing: Mapping[str, int]) -> _Outputs:
     needed = dict.fromkeys([*plan.sink_topics, *sorted(application.settings.policies.topics)])
-    written = _written(application, plan)
+    written = _topics_written(application, plan)
     missing = [name for name in written if name not in existing]
-    lines = [_counted(name, existing, "written") for name in written if name in existing]
+    lines = [_topic_line(name, existing, "written") for name in written if name in existing]
     if not missing or application._clients.creates_topics() is not False:
         return _Outputs(
             (*(f"{name}: does not exist; the broker may create it" for name in missing), *lines), ()
@@ -124,12 +124,12 @@ def _read(plan: Plan) -> list[str]:
     return [*(topic for topic in plan.broker_topics if topic not in plan.internal_topics), *topics]
 
 
-def _written(application: Application, plan: Plan) -> list[str]:
+def _topics_written(application: Application, plan: Plan) -> list[str]:
     letters = plan.failure_topics | application.settings.policies.topics
     return list(dict.fromkeys([*plan.sink_topics, *sorted(letters)]))
 
 
-def _counted(name: str, existing: Mapping[str, int], verb: str) -> str:
+def _topic_line(name: str, existing: Mapping[str, int], verb: str) -> str:
     return f"{name}: {verb}, {counted(existing[name], 'partition')}"
 
 
@@ -160,7 +160,7 @@ def _creates(
 
 def _checkpoint(location: str, progress: CheckpointProgress | None, now: Continuity) -> Iterator[str]:
     if local_path(location) is None:
-        yield f"{location} is not read, because it is {_place(location)}; what follows is that of a first start"
+        yield f"{location} is not read, because it is {_location_phrase(location)}; what follows is that of a first start"
         return
     if progress is None:
         yield "none: this is the first start"
@@ -172,7 +172,7 @@ def _checkpoint(location: str, progress: CheckpointProgress | None, now: Continu
             yield f"{verb} {', '.join(sorted(stores))}"
 
 
-def _place(location: str) -> str:
+def _location_phrase(location: str) -> str:
     if location.startswith("/"):
         return f"on Spark's default file system: for a local disk, write file://{location}"
     return "not on a local disk"
@@ -181,7 +181,7 @@ def _place(location: str) -> str:
 def _permissions(application: Application, plan: Plan) -> Iterator[str]:
     for topic in _read(plan):
         yield f"Read, Describe on topic {topic}"
-    for topic in _written(application, plan):
+    for topic in _topics_written(application, plan):
         yield f"Write, Describe on topic {topic}"
     yield f"Read, Describe on group {application.id}"
     exactly_once = application.settings.exactly_once

@@ -63,7 +63,7 @@ class RemoteApplication:
         Raises:
             ControlError: If the application does not answer.
         """
-        stores: dict[str, str] = self._asked(QUESTION, None)
+        stores: dict[str, str] = self._ask(QUESTION, None)
         return stores
 
     def ask(self, question: Question) -> Answer:
@@ -79,7 +79,7 @@ class RemoteApplication:
             ControlError: If the application does not answer, or the answer contains a class that this process cannot import.
             StoreError: If the store cannot answer.
         """
-        answer: Answer = self._asked(QUESTION, question)
+        answer: Answer = self._ask(QUESTION, question)
         return answer
 
     def read(self, topic: str, last: int = 20) -> Rows:
@@ -96,7 +96,7 @@ class RemoteApplication:
             ControlError: If the application does not answer, or a record contains a class that this process cannot import.
             TopicNotFoundError: If the topic does not exist, or the topology neither writes nor reads it.
         """
-        rows: Rows = self._asked(RECORDS_QUESTION, (topic, last))
+        rows: Rows = self._ask(RECORDS_QUESTION, (topic, last))
         return rows
 
     def status(self) -> Mapping[str, Any]:
@@ -129,7 +129,7 @@ class RemoteApplication:
     def __repr__(self) -> str:
         return f"<RemoteApplication {self.id!r}>"
 
-    def _asked(self, question: str, data: Any) -> Any:
+    def _ask(self, question: str, data: Any) -> Any:
         try:
             return ask(self._home, self.id, question, data)
         except (AttributeError, ImportError) as error:

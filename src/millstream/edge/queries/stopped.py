@@ -13,7 +13,7 @@ from millstream.core.model import serdes
 from millstream.core.model.errors import SettingsError, StoreError
 from millstream.core.model.serdes import Serde
 from millstream.core.queries.question import order_of
-from millstream.core.queries.text_questions import plain
+from millstream.core.queries.text_questions import as_json_value
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.stores import KeyValueSpec, OperatorUse, SessionSpec, StoreSpec, WindowSpec
@@ -173,10 +173,10 @@ def _array(values: list[Any]) -> pa.Array:
     except (pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         pass
     try:
-        return pa.array([plain(value) for value in values])
+        return pa.array([as_json_value(value) for value in values])
     except (pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
-        return pa.array([None if value is None else _text(value) for value in values])
+        return pa.array([None if value is None else _escaped_text(value) for value in values])
 
 
-def _text(value: Any) -> str:
+def _escaped_text(value: Any) -> str:
     return str(value).encode(errors="backslashreplace").decode()

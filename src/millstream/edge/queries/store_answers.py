@@ -20,7 +20,7 @@ from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.positions import Offsets
 from millstream.core.queries.argument_checks import checked, key_of
 from millstream.core.queries.question import Answer, Question, answer_of, found_in
-from millstream.core.queries.text_questions import parsed, plain
+from millstream.core.queries.text_questions import as_json_value, parsed
 from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
@@ -95,7 +95,9 @@ class Answers:
 
     def stores(self) -> Mapping[str, str]:
         return {
-            name: spec.kind for part in _parts(self._plan()) for name, spec in sorted(part.stores.items())
+            name: spec.kind
+            for part in _parts_with_stores(self._plan())
+            for name, spec in sorted(part.stores.items())
         }
 
     def answer(self, question: Question) -> Answer:
@@ -107,22 +109,22 @@ class Answers:
                 because it is being restored, its host cannot be reached or not all of its tasks have run.
         """
         if self._closed:
-            raise self._ended()
+            raise self._ended_error()
         if question.text:
             spec = self._readable(question.store).spec
             answer = self.answer(replace(parsed(question, spec), text=False))
-            return replace(answer, value=plain(answer.value))
+            return replace(answer, value=as_json_value(answer.value))
         began = time.monotonic()
         wake_at = began + _WAKE_S
         while True:
             try:
-                answer = self._answered(question)
+                answer = self._answer_from_copies(question)
                 if question.method == "info":
                     answer.value["engine"] = self._copies.engine_of(question.store)
                 return answer
             except CopyMovedError as error:
                 if self._closed:
-                    raise self._ended() from None
+                    raise self._ended_error() from None
                 now = time.monotonic()
                 if now > wake_at:
                     wake_at = now + _WAKE_EVERY_S
@@ -158,7 +160,7 @@ class Answers:
         self._closed = True
         self._copies.close()
 
-    def _ended(self) -> StoreError:
+    def _ended_error(self) -> StoreError:
         return StoreError(
             f"application {self._id!r} has ended; ms.read_store(checkpoint, name) reads the stores of a stopped application"
         )
@@ -171,10 +173,10 @@ class Answers:
         plan, revision = self._plan(), self._reports.revision
         known = self._seen.get(store)
         if known is None or known.revision != revision or known.plan is not plan:
-            known = self._seen[store] = self._committed(store, plan, revision)
+            known = self._seen[store] = self._committed_store(store, plan, revision)
         return known
 
-    def _committed(self, store: str, plan: Plan, revision: int) -> _Readable:
+    def _committed_store(self, store: str, plan: Plan, revision: int) -> _Readable:
         part = self._part_of(store, plan)
         topics = {*part.source_topics, *topics_in_front(plan).get(part.id, ())}
         batch, reports, offsets, lag = self._reports.committed_of(part.id, topics)
@@ -194,14 +196,14 @@ class Answers:
         )
 
     def _part_of(self, store: str, plan: Plan) -> SubTopology:
-        parts = _parts(plan)
+        parts = _parts_with_stores(plan)
         part = next((part for part in parts if store in part.stores), None)
         if part is None:
             names = ", ".join(repr(name) for part in parts for name in sorted(part.stores)) or "none"
             raise StoreError(f"application {self._id!r} has no store {store!r}; its stores are: {names}")
         return part
 
-    def _answered(self, question: Question) -> Answer:
+    def _answer_from_copies(self, question: Question) -> Answer:
         store = self._readable(question.store)
         scope = checked(question, store.spec).scope
         if store.furthest is not None:
@@ -219,7 +221,7 @@ class Answers:
         return Answer(value, store.batch, store.offsets, store.lag)
 
 
-def _parts(plan: Plan) -> tuple[SubTopology, ...]:
+def _parts_with_stores(plan: Plan) -> tuple[SubTopology, ...]:
     """Return the parts of the plan that may have stores: the sub-topologies, and the parts that fill global stores."""
     return (*plan.subtopologies, *plan.global_parts)
 
@@ -227,11 +229,11 @@ def _parts(plan: Plan) -> tuple[SubTopology, ...]:
 def _of_key(question: Question, store: _Readable) -> Any:
     """Ask the key's task by the default partitioner, then all other tasks, until one has a value."""
     spec, first = store.spec, _task_of(key_of(question, store.spec), store)
-    value = _found(question, spec, store.copies[first]) if first in store.copies else None
+    value = _query_copy(question, spec, store.copies[first]) if first in store.copies else None
     if _is_nothing(value):
         for task, copied in store.copies.items():
             if task != first:
-                found = _found(question, spec, copied)
+                found = _query_copy(question, spec, copied)
                 if not _is_nothing(found):
                     return found
                 value = found if value is None else value  # an empty list may be the value of the key
@@ -243,7 +245,7 @@ def _is_nothing(value: Any) -> bool:
     return value is None or (type(value) is list and not value)
 
 
-def _found(question: Question, spec: StoreSpec, copied: _Copied) -> Any:
+def _query_copy(question: Question, spec: StoreSpec, copied: _Copied) -> Any:
     copy, report = copied
     with copy.lock:
         return found_in(copy.store(spec, report), question)

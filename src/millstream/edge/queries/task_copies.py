@@ -79,7 +79,7 @@ class TaskCopy:
     def _show(self, report: TaskReport) -> None:
         """Open a view of the state in a report. Opening it closes the view before, even if it fails."""
         self._forget()
-        self._view = self._open_reader().view(_state_of(report).known)
+        self._view = self._open_reader().view(_state_of(report).history_manifest)
         self._report = report
 
     def _forget(self) -> None:
@@ -92,14 +92,14 @@ class TaskCopy:
             CopyMovedError: If the copy is being filled, or cannot currently be reached.
         """
         if self._global is None or self._global[0] != batch:
-            self._global = batch, self._opened(spec)
+            self._global = batch, self._open_global_store(spec)
         return self._global[1]
 
     def forget_global(self) -> None:
         """Look up the newest content again for the next question."""
         self._global = None
 
-    def _opened(self, spec: StoreSpec) -> OpenGlobalStore:
+    def _open_global_store(self, spec: StoreSpec) -> OpenGlobalStore:
         reader = self._open_reader()
         known = reader.newest()
         view = reader.view(known)
@@ -152,10 +152,10 @@ class Copies:
         self._lock = threading.Lock()
 
     def of_task(self, store: str, report: TaskReport) -> TaskCopy:
-        return self._of(report.task, store, report)
+        return self._copy_in(report.task, store, report)
 
     def of_global(self, store: str, report: TaskReport) -> TaskCopy:
-        return self._of(directory_of_global(store), store, report)
+        return self._copy_in(directory_of_global(store), store, report)
 
     def engine_of(self, store: str) -> str:
         return self._spec().engines[store]
@@ -176,7 +176,7 @@ class Copies:
         for copy in copies:
             copy.close()
 
-    def _of(self, directory: str, store: str, report: TaskReport) -> TaskCopy:
+    def _copy_in(self, directory: str, store: str, report: TaskReport) -> TaskCopy:
         host = report.executor.partition("/")[0] or self._host
         copy = _CopyId(directory, self.engine_of(store))
         with self._lock:

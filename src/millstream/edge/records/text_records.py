@@ -54,18 +54,18 @@ def peeked(options: PeekOptions, settings: Settings) -> Iterator[PeekedRecord]:
             message.partition(),
             message.offset(),
             message.timestamp()[1],
-            _shown(message.key(), options.key),
-            _shown(message.value(), options.value),
-            [(header[0], _shown(as_bytes(header[1]), "auto")) for header in message.headers() or ()],
+            _display_value(message.key(), options.key),
+            _display_value(message.value(), options.value),
+            [(header[0], _display_value(as_bytes(header[1]), "auto")) for header in message.headers() or ()],
         )
 
 
-def _shown(data: Any, form: str) -> Any:
+def _display_value(data: Any, form: str) -> Any:
     raw = as_bytes(data)
     if raw is None:
         return None
     if form in ("auto", "bytes"):
-        return _guessed(raw, numbers=form == "auto")
+        return _guessed_value(raw, numbers=form == "auto")
     try:
         found = getattr(serdes, form).deserialize(raw)
     except Exception as error:  # other records may fit the format
@@ -73,7 +73,7 @@ def _shown(data: Any, form: str) -> Any:
     return found if isinstance(found, str | int | float | bool | list | dict | None) else str(found)
 
 
-def _guessed(raw: bytes, *, numbers: bool) -> str | int:
+def _guessed_value(raw: bytes, *, numbers: bool) -> str | int:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -100,11 +100,11 @@ def sent(
     return write(
         settings,
         topic,
-        ((_written(key, forms[0]), _written(value, forms[1]), None) for key, value in records),
+        ((_parsed_bytes(key, forms[0]), _parsed_bytes(value, forms[1]), None) for key, value in records),
     )
 
 
-def _written(text: str | None, form: str) -> bytes | None:
+def _parsed_bytes(text: str | None, form: str) -> bytes | None:
     if text is None:
         return None
     try:

@@ -15,7 +15,7 @@ from millstream.core.model.errors import (
     SettingsError,
     TopicNotFoundError,
 )
-from millstream.core.model.serdes import Serde, read, written
+from millstream.core.model.serdes import Serde, read, serialize_for_topic
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import made
 from millstream.drivers.kafka.fetch import KafkaFetcher
@@ -237,15 +237,15 @@ def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes:
 
 
 def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
-    key, value, timestamp = _parts(record) if isinstance(record, tuple) else (None, record, None)
+    key, value, timestamp = _record_fields(record) if isinstance(record, tuple) else (None, record, None)
     return (
-        written(serdes[0], key, topic, "key", ())[0],
-        written(serdes[1], value, topic, "value", ())[0],
+        serialize_for_topic(serdes[0], key, topic, "key", ())[0],
+        serialize_for_topic(serdes[1], value, topic, "value", ())[0],
         timestamp,
     )
 
 
-def _parts(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
+def _record_fields(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:
     if len(record) in (2, 3):
         key, value, timestamp = (*record, None)[:3]
         if timestamp is None or (isinstance(timestamp, int) and timestamp >= 0):

@@ -19,7 +19,7 @@ _ISO_8601 = re.compile(r"[+-]?P", re.IGNORECASE)
 _DURATION = TypeAdapter(timedelta)
 
 
-def _filled(value: Any) -> Any:
+def _require_text(value: Any) -> Any:
     """Refuse empty text: an unset variable of a deployment would otherwise mean this directory, or all addresses of the host."""
     if isinstance(value, str) and not value.strip():
         raise PydanticCustomError("empty", "Input should not be empty")
@@ -92,8 +92,8 @@ def checked_policy(policy: Any) -> Any:
     return policy
 
 
-FilledText = Annotated[str, BeforeValidator(_filled)]
-Directory = Annotated[Path, BeforeValidator(_filled)]
+FilledText = Annotated[str, BeforeValidator(_require_text)]
+Directory = Annotated[Path, BeforeValidator(_require_text)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Master = Annotated[str, AfterValidator(master_of)]
 Replicas = Annotated[int, Field(ge=-1), AfterValidator(_replicas)]

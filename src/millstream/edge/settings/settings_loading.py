@@ -74,10 +74,10 @@ def _explanation(problems: Sequence[Any]) -> str:
         parts = [str(part) for part in problem["loc"] if not _TYPE.fullmatch(str(part))]
         by_name.setdefault(".".join(parts), []).append(problem)
     wrong = [name for name in by_name if not any(other.startswith(f"{name}.") for other in by_name)]
-    return "; ".join(_explained(name, by_name[name]) for name in wrong)
+    return "; ".join(_problem_text(name, by_name[name]) for name in wrong)
 
 
-def _explained(name: str, problems: Sequence[Any]) -> str:
+def _problem_text(name: str, problems: Sequence[Any]) -> str:
     problem = problems[0]
     message = ", or ".join(dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in problems))
     if not name:

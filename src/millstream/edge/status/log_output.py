@@ -49,7 +49,7 @@ def attach(output: Output, file: Path) -> Path | None:
     if terminal is not None and (terminal.file is None or terminal.file.parent.exists()):
         return terminal.file
     _detach()
-    shown = None if output == "debug" else _begun(file)
+    shown = None if output == "debug" else _rotate_log(file)
     if logging.getLogger().handlers or own.handlers:
         return shown
     choose(
@@ -126,7 +126,7 @@ def _detach() -> None:
 
 
 @cache
-def _begun(file: Path) -> Path:
+def _rotate_log(file: Path) -> Path:
     """Rename the file of an earlier process, and return the path."""
     if file.exists():
         file.replace(file.with_name(f"{file.name}.1"))

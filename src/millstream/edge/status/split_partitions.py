@@ -91,5 +91,5 @@ def _split(epochs: Iterable[EpochRead]) -> Iterable[EpochRead]:
 
 
 def _position(epoch: Epoch, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int:
-    reached = epoch.reached(keys, offsets)
-    return epoch.behind if reached is None else reached
+    reached = epoch.read_position(keys, offsets)
+    return epoch.position_after if reached is None else reached

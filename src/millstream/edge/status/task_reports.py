@@ -270,7 +270,7 @@ class TaskReports:
         with self.lock:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)
 
-    def _waiting(self) -> dict[str, Waiting]:
+    def _waiting_tasks(self) -> dict[str, Waiting]:
         return {task: report.waiting for task, report in self.tasks.items() if report.waiting is not None}
 
     def _buffered(self) -> Counter[str]:
@@ -283,7 +283,7 @@ class TaskReports:
     def waiting_lines(self) -> list[str]:
         """Return log lines about waiting tasks, at most one per task every ten seconds."""
         with self.lock:
-            waits = self._waiting()
+            waits = self._waiting_tasks()
             self._logged = {task: logged_at for task, logged_at in self._logged.items() if task in waits}
             now = time.monotonic()
             due = [task for task in waits if now - self._logged.setdefault(task, now) >= _LOG_EVERY_S]
@@ -302,7 +302,7 @@ class TaskReports:
                 len(self.tasks),
                 error,
                 lines,
-                {task: _waits(waiting) for task, waiting in sorted(self._waiting().items())},
+                {task: _waits(waiting) for task, waiting in sorted(self._waiting_tasks().items())},
                 _counts(self.numbers.by(measures.ENFORCED, 0)),
                 self._recent_enforced.per_second(),
                 dict(sorted(self._buffered().items())),
@@ -344,7 +344,7 @@ class TaskReports:
         """
         with self.lock:
             known = self._complete_for
-        return known is plan or (known is not None and _keeping(known) == _keeping(plan))
+        return known is plan or (known is not None and _stores_and_ranges(known) == _stores_and_ranges(plan))
 
     def of_tasks(self) -> Mapping[str, TaskReport]:
         with self.lock:
@@ -386,7 +386,7 @@ class TaskReports:
             return found
 
 
-def _keeping(plan: Plan) -> tuple[Mapping[str, str], tuple[int, ...]]:
+def _stores_and_ranges(plan: Plan) -> tuple[Mapping[str, str], tuple[int, ...]]:
     """Return which stores the tasks of a plan keep, and into how many tasks a partition is divided."""
     return plan.store_fingerprints(), tuple(sub.ranges for sub in plan.subtopologies if sub.stores)
 

@@ -178,18 +178,18 @@ class _PageHandler(BaseHTTPRequestHandler):
     guard: Guard
 
     def do_GET(self) -> None:
-        self._reply(self._answered("GET"))
+        self._reply(self._response_to("GET"))
 
     def do_HEAD(self) -> None:
-        self._reply(self._answered("GET"))
+        self._reply(self._response_to("GET"))
 
     def do_POST(self) -> None:
-        self._reply(self._answered("POST"))
+        self._reply(self._response_to("POST"))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - overrides a method of http.server
         log.debug("%s", format % args)
 
-    def _answered(self, method: str) -> HttpResponse:
+    def _response_to(self, method: str) -> HttpResponse:
         path = urlsplit(self.path).path
         request = self._request(method)
         if isinstance(request, HttpResponse):

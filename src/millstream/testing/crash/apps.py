@@ -81,7 +81,7 @@ def _one_more(counted: list[int], number: int) -> list[int]:
     return [counted[0] + 1, counted[1] + number]
 
 
-def _words(line: str) -> list[tuple[str, int]]:
+def _numbered_words(line: str) -> list[tuple[str, int]]:
     """Return the words of a line, each with the number at the beginning of the line."""
     number, *words = line.split()
     return [(word, int(number)) for word in words]
@@ -89,7 +89,7 @@ def _words(line: str) -> list[tuple[str, int]]:
 
 def _word_count_topology(topics: Topics) -> Topology:
     builder = StreamsBuilder()
-    words = builder.stream(topics.input).flat_map(lambda _, line: _words(line))
+    words = builder.stream(topics.input).flat_map(lambda _, line: _numbered_words(line))
     counts = words.group_by_key(value=serdes.int64).aggregate(
         lambda: [0, 0],
         lambda _, number, counted: _one_more(counted, number),
@@ -113,7 +113,7 @@ def _lines(count: int, seed: int) -> list[Outgoing]:
 def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
     journals = _Journals()
     for record in records:
-        for word, number in _words(_text(record.value)):
+        for word, number in _numbered_words(_decoded(record.value)):
             journals.add(word, record, _one_more(journals.last(word, [0, 0]), number))
     return journals.expected(counts={word: values[-1] for word, values in journals.values.items()})
 
@@ -162,7 +162,7 @@ def _window_counts(records: Sequence[ConsumedRecord]) -> Expected:
     latest: dict[int, int] = {}
     kept: dict[Windowed[str], tuple[int, list[int]]] = {}
     for record in records:
-        key, start = _text(record.key), _window_start(record.timestamp)
+        key, start = _decoded(record.key), _window_start(record.timestamp)
         name = f"{key}@{start}"
         counted = _one_more(journals.last(name, [0, 0]), serdes.int64.deserialize(record.value or b""))
         journals.add(name, record, counted)
@@ -240,7 +240,9 @@ def _balances(records: Sequence[ConsumedRecord]) -> Expected:
     journals = _Journals()
     for record in records:
         amount = serdes.int64.deserialize(record.value or b"")
-        journals.add(_text(record.key), record, _one_more(journals.last(_text(record.key), [0, 0]), amount))
+        journals.add(
+            _decoded(record.key), record, _one_more(journals.last(_decoded(record.key), [0, 0]), amount)
+        )
     updates = {"balances": journals.part(1), "bookings": journals.part(0)}
     stores = {name: {key: values[-1] for key, values in of.items()} for name, of in updates.items()}
     return replace(journals.expected(**stores), updates=updates)
@@ -270,12 +272,12 @@ def _rates(count: int, seed: int) -> list[Outgoing]:
     ]
 
 
-def _joined(records: Sequence[ConsumedRecord]) -> Expected:
+def _expected_join(records: Sequence[ConsumedRecord]) -> Expected:
     history = min(record.topic for record in records)
     rates: dict[str, str] = {}
     journals = _Journals()
     for record in sorted(records, key=lambda r: (r.partition, r.timestamp, r.topic, r.offset)):
-        key, value = _text(record.key), _text(record.value)
+        key, value = _decoded(record.key), _decoded(record.value)
         if record.topic == history:
             rates[key] = value
         else:
@@ -351,19 +353,19 @@ def _numbered_answers(records: Sequence[ConsumedRecord]) -> Expected:
 def _answers(records: Sequence[ConsumedRecord]) -> Expected:
     journals = _Journals()
     for record in records:
-        key = _text(record.key)
-        journals.add(key, record, [journals.last(key, [0])[0] + 1, _text(record.value).upper()])
+        key = _decoded(record.key)
+        journals.add(key, record, [journals.last(key, [0])[0] + 1, _decoded(record.value).upper()])
     return journals.expected(numbers={key: answered[-1][0] for key, answered in journals.values.items()})
 
 
-def _text(data: bytes | None) -> str:
+def _decoded(data: bytes | None) -> str:
     return (data or b"").decode()
 
 
 _in_ranges = partial(App, value=serdes.json, settings={"parallelism": 4}, changes="workers")
 
 
-def _booked(name: str, topology: Callable[[Topics], Topology], changes: Change | None = None) -> App:
+def _booking_app(name: str, topology: Callable[[Topics], Topology], changes: Change | None = None) -> App:
     return App(name, topology, _amounts, _balances, value=serdes.json, changes=changes)
 
 
@@ -372,11 +374,11 @@ APPS: Mapping[str, App] = {
     for app in (
         App("word-count", _word_count_topology, _lines, _word_counts, value=serdes.json, merged=True),
         App("windowed", _windowed_topology, _events, _window_counts, value=serdes.json),
-        _booked("two-stores", _two_stores_topology),
-        App("replay", _replay_topology, _orders, _joined, history=_rates),
+        _booking_app("two-stores", _two_stores_topology),
+        App("replay", _replay_topology, _orders, _expected_join, history=_rates),
         _in_ranges("ranges", _ranges_topology, _amounts, _bookings, settings={}),
         _in_ranges("ranges-in-kafka", _ranges_in_kafka_topology, _amounts, _published_bookings),
-        _booked("fan-out", partial(_two_stores_topology, fan_out=True), "splits"),
+        _booking_app("fan-out", partial(_two_stores_topology, fan_out=True), "splits"),
         _in_ranges("calls-in-ranges", _calls_in_ranges, _orders, _numbered_answers),
         calling(),
         replace(

@@ -139,7 +139,7 @@ class Faults:
         elif target == "space":
             self._fill()
         else:
-            victim = self._found(target, choice)
+            victim = self._choose_victim(target, choice)
             return _NOBODY if victim is None else kill_one(victim)
         return ""
 
@@ -173,7 +173,7 @@ class Faults:
             )
         if target == "program":
             return partial(signalled, self._program.family()), ""
-        process = self._found(target, choice)
+        process = self._choose_victim(target, choice)
         if process is None:
             return partial(signalled, []), _NOBODY
         return partial(signalled, [process]), named(process)
@@ -220,7 +220,7 @@ class Faults:
         finally:
             self._around.space.free()
 
-    def _found(self, target: Target, choice: float) -> psutil.Process | None:
+    def _choose_victim(self, target: Target, choice: float) -> psutil.Process | None:
         """Return a victim, or None if the whole workload has been processed without one, such as an async worker without calls."""
 
         def candidates() -> Sequence[psutil.Process | None]:
@@ -263,14 +263,14 @@ class Space:
         """Fill the free space, down to single bytes."""
         with self._filler.open("ab", buffering=0) as file:
             for size in _BLOCKS:
-                while _written(file.fileno(), bytes(size)):
+                while _try_write(file.fileno(), bytes(size)):
                     pass
 
     def free(self) -> None:
         self._filler.unlink(missing_ok=True)
 
 
-def _written(file: int, data: bytes) -> bool:
+def _try_write(file: int, data: bytes) -> bool:
     try:
         return os.write(file, data) > 0
     except OSError as error:

@@ -162,7 +162,7 @@ class _CrashRun:
             home, Job(self._id, setup.app.topology, self._topics, settings, around.clock)
         )
         self._faults = Faults(around, self._id, self._program, self)
-        self._feeder = self._fed()
+        self._feeder = self._create_feeder()
         given, changes = self._topics.input, setup.app.changes
         self._watch = Watch(kafka, self._id, given, self._topics.output, splits=setup.app.splits)
         self._changes = Changes(changes, kafka.bootstrap_servers, given, self._state / self._id, setup.seed)
@@ -207,7 +207,7 @@ class _CrashRun:
         self._changes.close()
         self._feeder.close()
 
-    def _fed(self) -> Feeder:
+    def _create_feeder(self) -> Feeder:
         """Return the feeder of the workload. With a second input, write both inputs completely now."""
         app, count, seed = self._setup.app, self._setup.records, self._setup.seed
         workload = app.workload(count, seed)
@@ -236,7 +236,9 @@ class _CrashRun:
         if self._watch.processed < self._setup.records:  # afterwards no start can make progress
             self._failures += 1
         if self._failures > _FAILURES:
-            raise self._trouble(f"ended {self._failures} times without progress, last with exit code {code}")
+            raise self._failure_error(
+                f"ended {self._failures} times without progress, last with exit code {code}"
+            )
         self.start()
 
     def until(self, holds: Callable[[], T], what: str, *, pause_s: float = _PAUSE_S) -> T:
@@ -250,7 +252,7 @@ class _CrashRun:
                 if self._watch.look():
                     self._progress_at, self._failures = now, 0
                 elif now > self._progress_at + self._stall_s:
-                    raise self._trouble(
+                    raise self._failure_error(
                         f"made no progress for {self._stall_s:.0f} s; it should have reached {what}"
                     )
                 if now > max(self._progress_at, helped_at) + _STUCK_S:
@@ -267,7 +269,7 @@ class _CrashRun:
         """
         for group in self._groups:
             if lacks_coordinator(self._kafka, group, self._topics.input):
-                raise self._spoiled(
+                raise self._spoiled_error(
                     f"has not loaded the offsets of group {group!r} since it was started again"
                 )
         if not self._kafka.hanging_transactions():
@@ -275,7 +277,9 @@ class _CrashRun:
         self._program.kill()
         # With the program killed, no transaction starts or ends, so a transaction found now is really hanging.
         if hanging := self._kafka.hanging_transactions():
-            raise self._spoiled(f"has lost a transaction in {len(hanging)} partitions, first {hanging[0]}")
+            raise self._spoiled_error(
+                f"has lost a transaction in {len(hanging)} partitions, first {hanging[0]}"
+            )
         self.start()
 
     @property
@@ -283,13 +287,13 @@ class _CrashRun:
         marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
         return [self._id, *marks]
 
-    def _spoiled(self, what: str) -> _SpoiledError:
+    def _spoiled_error(self, what: str) -> _SpoiledError:
         return _SpoiledError(
             f"the broker itself {what}: run {self._id!r} with seed {self._setup.seed} does not test the application. "
             "Run it with another seed"
         )
 
-    def _trouble(self, what: str) -> CrashTestError:
+    def _failure_error(self, what: str) -> CrashTestError:
         return CrashTestError(
             f"the application {self._id!r} {what}; {self._watch.processed:,} of {self._setup.records:,} records are "
             f"processed. The end of its log:\n{self._program.last_words()}"

@@ -92,13 +92,15 @@ def check_journals(
     """
     total = Findings()
     for key, values in expected.items():
-        total += _follow(key, values, seen.get(key, ()), merged=merged, cut=cut)
+        total += _findings_of_key(key, values, seen.get(key, ()), merged=merged, cut=cut)
     for key in seen.keys() - expected.keys():
         total += Findings(wrong=len(seen[key]), examples=(f"{key!r}: unexpected key",))
     return total
 
 
-def _follow(key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: bool, cut: bool) -> Findings:
+def _findings_of_key(
+    key: Any, expected: Sequence[Any], seen: Sequence[Any], *, merged: bool, cut: bool
+) -> Findings:
     times = [0] * len(expected)
     current = furthest = -1
     reordered: list[Any] = []

@@ -113,12 +113,12 @@ class CrashedProgram:
         """
         if self._process is not None:
             self._process.signal(signal.SIGKILL)
-        while others := self._others():  # a process may have started another one meanwhile
+        while others := self._other_processes():  # a process may have started another one meanwhile
             _kill(others)
         if self._process is not None:
             self._process.end()
 
-    def _others(self) -> list[psutil.Process]:
+    def _other_processes(self) -> list[psutil.Process]:
         """Return the family without the program. Only the owner of the program, a child, may wait for it."""
         own = None if self._process is None else self._process.pid
         return [process for process in self.family() if process.pid != own]

@@ -63,7 +63,7 @@ class DriverTables(DriverFaults):
         for row in read_table(table, _INPUT):
             cells = {name: value_in(cell) for name, cell in row.items()}
             if cells.get("advance") is not None:
-                self.advance_wall_clock(_whole("advance", cells.pop("advance")))
+                self.advance_wall_clock(_whole_number("advance", cells.pop("advance")))
                 if all(value is None for value in cells.values()):
                     continue
             to = cells.get("topic") or topic
@@ -76,8 +76,8 @@ class DriverTables(DriverFaults):
                 str(to),
                 cells.get("key"),
                 cells.get("value"),
-                _whole("time", cells.get("time") or 0),
-                partition=None if partition is None else _whole("partition", partition),
+                _whole_number("time", cells.get("time") or 0),
+                partition=None if partition is None else _whole_number("partition", partition),
             )
 
     def replay(self, file: str | Path) -> int:
@@ -130,7 +130,7 @@ class DriverTables(DriverFaults):
             {"time": cell_of(record.timestamp), "key": cell_of(record.key), "value": cell_of(record.value)}
             for record in self.read(topic)
         )
-        check_same(f"topic {topic}", expected, _only(actual, columns), columns)
+        check_same(f"topic {topic}", expected, _select_columns(actual, columns), columns)
 
     def expect_store(self, name: str, table: str, *, partition: int | None = None) -> None:
         """Compare the content of a store with a table, in any order of the rows. For an example, see :meth:`pipe_table`.
@@ -148,7 +148,9 @@ class DriverTables(DriverFaults):
         """
         __tracebackhide__ = True
         expected, columns = normal(read_table(table, _STORE)), _columns(table, _STORE)
-        actual = _only((_entry(*entry) for entry in self.store(name, partition=partition).all()), columns)
+        actual = _select_columns(
+            (_entry(*entry) for entry in self.store(name, partition=partition).all()), columns
+        )
         expected, actual = (
             sorted(rows, key=lambda row: [row[name] for name in columns]) for rows in (expected, actual)
         )
@@ -217,7 +219,7 @@ def _entry(key: object, value: object) -> Row:
     return {**row, "key": cell_of(key), "value": cell_of(value)}
 
 
-def _only(rows: Iterable[Row], columns: tuple[str, ...]) -> list[Row]:
+def _select_columns(rows: Iterable[Row], columns: tuple[str, ...]) -> list[Row]:
     return [{name: row[name] for name in columns} for row in rows]
 
 
@@ -226,7 +228,7 @@ def _columns(table: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in (cell.strip() for cell in head.split("|")) if name in known)
 
 
-def _whole(column: str, value: object) -> int:
+def _whole_number(column: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise SettingsError(f"column {column} has whole numbers, not {value!r}")
     return value

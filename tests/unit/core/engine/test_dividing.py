@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.records.dividing import append, divided
+from millstream.core.engine.records.dividing import append, divided_by_key_range
 from millstream.core.engine.records.queue import Chunk, PartitionGroup, PendingSteps, QueueId, RecordQueue
 from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.engine.task import Task
@@ -48,7 +48,7 @@ def test_an_arrow_batch_is_divided_like_records(
 ) -> None:
     records = records_of(rows)
     records.values = [value if kept else None for value, kept in zip(records.values, valued)]
-    wanted = divided(records, ranges, with_steps=with_steps)
+    wanted = divided_by_key_range(records, ranges, with_steps=with_steps)
     parts = split_by_range(wire.to_arrow(records), ranges, with_steps=with_steps)
     assert [wire.decode(wire.encode_batch(part)) for part in parts] == wanted
 
@@ -59,7 +59,7 @@ def test_times_cross_the_wire(
 ) -> None:
     records = records_of(rows)
     records.values = [value if kept else None for value, kept in zip(records.values, valued)]
-    for part in divided(records, 2, with_steps=with_steps):
+    for part in divided_by_key_range(records, 2, with_steps=with_steps):
         assert wire.decode(wire.encode(part)) == part
 
 
@@ -71,7 +71,7 @@ def test_times_without_those_of_values_are_still_read() -> None:
 
 
 def test_the_steps_of_time_are_passed_once() -> None:
-    (part,) = divided(
+    (part,) = divided_by_key_range(
         Records([b"a", None, b"b"], [b"", b"", None], [5, 9, 12], [0, 1, 2]), 1, with_steps=True
     )
     assert part.times is not None
@@ -117,7 +117,7 @@ class Order:
                     self.time = max(self.time, chunk.timestamps[row], *(chunk.before or [-1])[row : row + 1])
                     self.taken.append((queue.partition.topic, chunk.raw.offsets[row], self.time))
             self.time = max(self.time, *chunk.order[queue.index : end], -1)
-            queue.taken(end)
+            queue.remove_before(end)
 
 
 @given(
@@ -136,7 +136,7 @@ def test_the_records_of_a_range_are_taken_in_the_order_and_at_the_time_of_the_un
             keys |= {(topic, offset): key for key, offset in zip(records.keys, records.offsets)}
             offsets[topic] += len(rows)
             whole.feed(topic, records)
-            for part, own in zip(parts, divided(records, ranges)):
+            for part, own in zip(parts, divided_by_key_range(records, ranges)):
                 part.feed(topic, own)
         for each in (whole, *parts):
             each.take()
@@ -156,7 +156,7 @@ def test_a_range_with_changelog_topics_skips_what_it_processed_before_it_was_reb
     [undivided] = builder.build().plan("app").subtopologies
     sub, source, stores = in_ranges(undivided, 2), TopicPartition("in", 0), MemoryStores()
     records = records_of([(b"a", 1), (b"b", 2), (b"c", 3), (b"d", 4)])
-    mine = divided(records, 2)[0]
+    mine = divided_by_key_range(records, 2)[0]
 
     def sent(snapshot: Snapshot | None, *parts: tuple[Records, int]) -> tuple[list[bytes | None], Snapshot]:
         task = Task(sub, TaskId(0, 0), application_id="app", stores=stores, snapshot=snapshot)
@@ -170,6 +170,6 @@ def test_a_range_with_changelog_topics_skips_what_it_processed_before_it_was_reb
 
     first, snapshot = sent(None, (mine, 4))
     assert first == mine.keys
-    again = divided(records_of([(b"a", 5)], first=4), 2)[0]
+    again = divided_by_key_range(records_of([(b"a", 5)], first=4), 2)[0]
     repeated, _ = sent(snapshot.without_committed(), (mine, 4), (again, 5))
     assert repeated == ([] if changelog == "kafka" else mine.keys) + again.keys

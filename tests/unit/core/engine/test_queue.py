@@ -39,7 +39,7 @@ def take(group: PartitionGroup) -> tuple[QueueId, list[int]] | None:
         return None
     queue, end = chosen
     run = queue.chunks[0].timestamps[queue.index : end]
-    queue.taken(end)
+    queue.remove_before(end)
     return queue.id, run
 
 
@@ -180,15 +180,15 @@ class TestQueue:
         queue = RecordQueue(A, partition_time=4)
         queue.append(chunk([3, 9, 5]), 3)
         assert (queue.partition_time, queue.newest_timestamp()) == (4, 9)
-        queue.taken(1)
+        queue.remove_before(1)
         assert queue.partition_time == 4
-        queue.taken(3)
+        queue.remove_before(3)
         assert queue.partition_time == queue.newest_timestamp() == 9
 
     def test_taking_nothing_changes_nothing(self) -> None:
         queue = RecordQueue(A)
         queue.append(chunk([3]), 1)
-        queue.taken(0)
+        queue.remove_before(0)
         assert (queue.partition_time, queue.index, queue.head_time()) == (-1, 0, 3)
 
     def test_committable_is_the_offset_of_the_head_or_the_position(self) -> None:
@@ -198,13 +198,13 @@ class TestQueue:
         queue.append(chunk([3], first_offset=9), 12)  # offsets 10 and 11 hold no record
         # in-0: [1, 2 | 3]
         assert queue.committable() == 7
-        queue.taken(1)
+        queue.remove_before(1)
         # in-0: [2 | 3]
         assert queue.committable() == 8
-        queue.taken(2)
+        queue.remove_before(2)
         # in-0: [3]
         assert queue.committable() == 9
-        queue.taken(1)
+        queue.remove_before(1)
         # in-0: []
         assert queue.committable() == 12
 
@@ -217,9 +217,9 @@ class TestQueue:
         queue = RecordQueue(A)
         queue.append(chunk([5, 6], first_offset=10, rows=[1, 3]), 15)  # offsets 10, 12 and 14 were left out
         assert queue.committable() == 11
-        queue.taken(1)
+        queue.remove_before(1)
         assert queue.committable() == 13
-        queue.taken(2)
+        queue.remove_before(2)
         assert queue.committable() == 15
 
     def test_offsets_of_a_lane_mean_nothing(self) -> None:
@@ -233,14 +233,14 @@ class TestQueue:
         merged.raw.offsets = [4, 9, 5]
         queue.append(merged, 10)
         for taken, committable in ((1, 5), (2, 5), (3, 10)):
-            queue.taken(taken)
+            queue.remove_before(taken)
             assert queue.committable() == committable
 
     def test_what_is_buffered_is_as_it_was_fed(self) -> None:
         queue = RecordQueue(A)
         queue.append(chunk([1, 2], first_offset=0), 2)
         queue.append(chunk([0, 0], first_offset=2, rows=[1, 2]), 6)
-        queue.taken(1)
+        queue.remove_before(1)
         # in-0: [2 | 0, 0]
         left = queue.buffered()
         assert (left.offsets, left.timestamps, left.values) == ([1, 3, 4], [2, 0, 0], [b"2", b"0", b"0"])
@@ -250,5 +250,5 @@ class TestQueue:
         group = filled(a=[1, 2], b=[3])
         for _ in range(taken):
             queue, _ = group.choose()  # type: ignore[misc]
-            queue.taken(queue.index + 1)
+            queue.remove_before(queue.index + 1)
         assert group.buffered_count() == 3 - taken

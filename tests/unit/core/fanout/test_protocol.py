@@ -103,7 +103,7 @@ class World:
     def send(self, index: int, number: int) -> None:
         """Append to the logs, in the open transaction, by the view that this producer has."""
         member = self.awake(index)
-        if member is None or (0 in member.ledger.held() and self.without != "holding back"):
+        if member is None or (0 in member.ledger.held_partitions() and self.without != "holding back"):
             return
         if member.session in self.fenced:
             self.begin_session(member)
@@ -161,7 +161,7 @@ class World:
     def cancel(self, index: int, _number: int) -> None:
         """A producer that was restricted for too long takes over the coordinator's id and abandons the change."""
         member = self.awake(index)
-        if member is None or 0 not in member.ledger.held():
+        if member is None or 0 not in member.ledger.held_partitions():
             return
         self.generation += 1
         state = self.seen().state(0)
@@ -212,7 +212,7 @@ class World:
 
     def finish(self) -> None:
         """At last all producers run, and send everything: nothing is lost."""
-        if 0 in self.seen().held():
+        if 0 in self.seen().held_partitions():
             self.control.append(self.seen().state(0).cancelled().entry())
         for member in self.members:
             member.stopped = False

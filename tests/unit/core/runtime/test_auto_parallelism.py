@@ -11,7 +11,7 @@ from millstream.core.runtime.auto_parallelism import (
     AutoParallelism,
     Load,
     WorkersChange,
-    allowed,
+    allowed_worker_counts,
     decided,
     most_workers,
     with_cost,
@@ -22,7 +22,7 @@ MOST = 8
 
 def even(seconds: float, work: float, waiting: int = 100) -> Load:
     """Return a load that is spread evenly over any number of workers."""
-    return Load(seconds, {workers: work / workers for workers in allowed(16)}, waiting)
+    return Load(seconds, {workers: work / workers for workers in allowed_worker_counts(16)}, waiting)
 
 
 def changes(state: AutoParallelism, loads: Iterable[Load], most: int = MOST) -> list[WorkersChange]:

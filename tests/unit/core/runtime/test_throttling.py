@@ -13,7 +13,7 @@ FAR: Offsets = {"t": {0: 1_000_000}}
 def planned(throttle: Throttle, positions: Offsets, ends: Offsets) -> Offsets:
     """Plan as far as the throttle allows, and take the tokens."""
     reached = throttle.limited(positions, ends)
-    throttle.taken(positions, reached)
+    throttle.take_tokens(positions, reached)
     return reached
 
 

@@ -10,7 +10,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import ByteReader
-from millstream.core.state.keys import after, closed, pack_time, split
+from millstream.core.state.keys import entries_end, entry_prefix, pack_time, split
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from properties.store_harness import StoreTask
@@ -49,19 +49,21 @@ def windows(retention: int) -> ms.stores.StoreSpec:
 
 class TestKeys:
     def test_keep_the_order_of_the_serialised_keys_then_of_time(self) -> None:
-        entries = [closed(key) + pack_time(time) for key in sorted(TANGLED) for time in (0, 1, (1 << 63) - 1)]
+        entries = [
+            entry_prefix(key) + pack_time(time) for key in sorted(TANGLED) for time in (0, 1, (1 << 63) - 1)
+        ]
         assert entries == sorted(entries)
 
     @pytest.mark.parametrize("key", TANGLED)
     def test_of_one_key_are_one_range(self, key: bytes) -> None:
         for other in TANGLED:
             for time in (0, 255, (1 << 63) - 1):
-                inside = closed(key) <= closed(other) + pack_time(time) < after(key)
+                inside = entry_prefix(key) <= entry_prefix(other) + pack_time(time) < entries_end(key)
                 assert inside == (other == key)
 
     @pytest.mark.parametrize("key", TANGLED)
     def test_can_be_taken_apart(self, key: bytes) -> None:
-        assert split(closed(key) + b"12345678", 8) == (key, b"12345678")
+        assert split(entry_prefix(key) + b"12345678", 8) == (key, b"12345678")
 
 
 class TestASlice:

@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 import millstream as ms
 from millstream.core.model.errors import DeserializationError, SerdeError, SettingsError, UnavailableError
-from millstream.core.model.serdes import read, written
+from millstream.core.model.serdes import read, serialize_for_topic
 from millstream.drivers.schemas import registry_serde
 from millstream.drivers.schemas.registry_serde import client_of, registry_of
 
@@ -44,7 +44,7 @@ def registry() -> str:
 
 def test_data_has_the_wire_format_and_the_subject_of_the_topic(registry: str) -> None:
     serde = ms.serdes.avro(Order, registry=registry)
-    data, headers = written(serde, Order("a", 250), "orders", "value", ())
+    data, headers = serialize_for_topic(serde, Order("a", 250), "orders", "value", ())
     assert data is not None
     assert (data[0], int.from_bytes(data[1:5], "big"), headers) == (0, 1, ())
     assert read(serde, data, "orders", "value", ()) == Order("a", 250)
@@ -55,7 +55,9 @@ def test_data_has_the_wire_format_and_the_subject_of_the_topic(registry: str) ->
     ("subject", "expected"), [("record", "Order"), ("topic_record", "orders-Order"), ("topic", "orders-key")]
 )
 def test_subjects_follow_the_strategy(registry: str, subject: str, expected: str) -> None:
-    written(ms.serdes.avro(Order, registry=registry, subject=subject), Order("a", 1), "orders", "key", ())
+    serialize_for_topic(
+        ms.serdes.avro(Order, registry=registry, subject=subject), Order("a", 1), "orders", "key", ()
+    )
     assert client_of(registry_of(registry)).get_subjects() == [expected]
 
 
@@ -63,7 +65,7 @@ def test_a_reader_of_the_next_version_fills_in_the_default(registry: str) -> Non
     old = ms.serdes.avro(Order, registry=registry)
     schema = {**_schema(Order2), "name": "Order"}
     new = ms.serdes.avro(schema, registry=registry)
-    data, _ = written(old, Order("a", 250), "orders", "value", ())
+    data, _ = serialize_for_topic(old, Order("a", 250), "orders", "value", ())
     assert read(new, data, "orders", "value", ()) == {"id": "a", "cents": 250, "currency": "EUR"}
 
 
@@ -76,20 +78,22 @@ def _schema(of: type[Any]) -> dict[str, Any]:
 def test_check_needs_a_registered_schema_and_never_uses_the_newest(registry: str) -> None:
     check = ms.serdes.avro(Order, registry=registry, register="check")
     with pytest.raises(SerdeError, match=r"avro: .*Not Found"):
-        written(check, Order("a", 1), "orders", "value", ())
+        serialize_for_topic(check, Order("a", 1), "orders", "value", ())
     never = ms.serdes.avro(Order, registry=registry, register="never")
     with pytest.raises(SerdeError, match="avro: "):
-        written(never, Order("a", 1), "orders", "value", ())
-    data, _ = written(ms.serdes.avro(Order, registry=registry), Order("a", 1), "orders", "value", ())
+        serialize_for_topic(never, Order("a", 1), "orders", "value", ())
+    data, _ = serialize_for_topic(
+        ms.serdes.avro(Order, registry=registry), Order("a", 1), "orders", "value", ()
+    )
     again = ms.serdes.avro(Order, registry=registry, register="check")
     newest = ms.serdes.avro(Order, registry=registry, register="never")
-    assert written(again, Order("a", 1), "orders", "value", ()) == (data, ())
-    assert written(newest, Order("a", 1), "orders", "value", ()) == (data, ())
+    assert serialize_for_topic(again, Order("a", 1), "orders", "value", ()) == (data, ())
+    assert serialize_for_topic(newest, Order("a", 1), "orders", "value", ()) == (data, ())
 
 
 def test_json_schema_and_typed_json(registry: str) -> None:
     serde = ms.serdes.json_schema(Order, registry=registry)
-    data, _ = written(serde, Order("a", 250), "orders", "value", ())
+    data, _ = serialize_for_topic(serde, Order("a", 250), "orders", "value", ())
     assert data is not None
     assert json.loads(data[5:]) == {"id": "a", "cents": 250}
     assert read(serde, data, "orders", "value", ()) == Order("a", 250)
@@ -182,7 +186,7 @@ def message_class(name: str) -> Any:
 def test_protobuf(registry: str) -> None:
     note = message_class("Note")
     serde = ms.serdes.protobuf(note, registry=registry)
-    data, _ = written(serde, note(text="tea"), "orders", "value", ())
+    data, _ = serialize_for_topic(serde, note(text="tea"), "orders", "value", ())
     assert read(serde, data, "orders", "value", ()).text == "tea"
     with pytest.raises(SettingsError, match="not a generated class of a Protobuf message"):
         ms.serdes.protobuf(Order, registry=registry)
@@ -266,10 +270,10 @@ BASKETS = [
 def test_protobuf_of_records_and_dicts(registry: str, basket: Basket) -> None:
     message = basket_class()
     records, dicts = (ms.serdes.protobuf(message, of, registry=registry) for of in (Basket, dict))
-    data, _ = written(records, basket, "baskets", "value", ())
+    data, _ = serialize_for_topic(records, basket, "baskets", "value", ())
     assert read(records, data, "baskets", "value", ()) == basket
     assert read(dicts, data, "baskets", "value", ()) == asdict(basket)
-    assert written(dicts, asdict(basket), "baskets", "value", ())[0] == data
+    assert serialize_for_topic(dicts, asdict(basket), "baskets", "value", ())[0] == data
     as_message = read(ms.serdes.protobuf(message, registry=registry), data, "baskets", "value", ())
     assert [item.sku for item in as_message.items] == [item.sku for item in basket.items]
     assert as_message.HasField("best") == (basket.best is not None)
@@ -288,7 +292,7 @@ def test_protobuf_of_records_and_dicts(registry: str, basket: Basket) -> None:
 def test_what_does_not_fit_a_message(registry: str, data: dict[str, Any], reason: str) -> None:
     serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
     with pytest.raises(SerdeError, match=reason):
-        written(serde, data, "baskets", "value", ())
+        serialize_for_topic(serde, data, "baskets", "value", ())
 
 
 @pytest.mark.parametrize("data", [b"", b"plain text", b"\x01\x00\x00\x00\x01tea"])
@@ -310,7 +314,7 @@ def test_an_outage_is_waited_for_and_then_no_policy_leaves_the_record_out(
     registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serde = ms.serdes.avro(Order, registry=registry)
-    data, _ = written(serde, Order("a", 1), "orders", "value", ())
+    data, _ = serialize_for_topic(serde, Order("a", 1), "orders", "value", ())
     answers = iter([SchemaRegistryError(503, 50301, "starting"), None])
     monkeypatch.setattr(registry_serde, "_PAUSE_S", 0)
     whole = registry_serde._reader
@@ -346,7 +350,7 @@ def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
     )
     with ms.testing.TopologyTestDriver(builder.build()) as driver:
         for cents in (100, 250):
-            data, _ = written(serde, Order("a", cents), "orders", "value", ())
+            data, _ = serialize_for_topic(serde, Order("a", cents), "orders", "value", ())
             driver.pipe("orders", "k", data)
         assert [record.value.cents for record in driver.read("out")] == [100, 350]
 

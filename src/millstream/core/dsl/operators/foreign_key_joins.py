@@ -11,7 +11,7 @@ from millstream.core.dsl.operators.joining import BOTH_SIDES, JoinFunction
 from millstream.core.dsl.operators.store_specs import add_bytes_store, named_bytes
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.model.subscriptions import SUBSCRIPTION, answer
+from millstream.core.model.subscriptions import SUBSCRIPTION, answer_serde
 from millstream.core.topology import join_nodes as nodes
 from millstream.core.topology.join_nodes import ForeignKey, stores_of_table
 from millstream.core.topology.nodes import StreamPartitioner, TableSource
@@ -85,7 +85,7 @@ def join_by_foreign_key(
     )
     answers = _add_answers(right, requests, subscriptions, key)
     topic = _topic(graph, prefix, "subscription-response")
-    responses = _repartition(graph, topic, answers, (key, answer(right_value)), options.partitioner)
+    responses = _repartition(graph, topic, answers, (key, answer_serde(right_value)), options.partitioner)
     resolving = graph.name(f"{_KIND}-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR")
     last = graph.name(f"{_KIND}-OUTPUT", join.name)
     results = graph.add_store(

@@ -10,7 +10,7 @@ from millstream.core.dsl.handle import TableHandle
 from millstream.core.model import serdes
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.model.suppressed import Suppressed, held
+from millstream.core.model.suppressed import Suppressed, held_serde
 from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
 from millstream.core.topology.window_nodes import Closing, Suppress, check_no_versions, closing_of
 
@@ -37,7 +37,7 @@ def suppress(
             value,
             suppressed,
             suppressed.limit_ms or 0 if closing is None else closing.wait_ms,
-            _store(graph, options, "", held(key, value)),
+            _store(graph, options, "", held_serde(key, value)),
             times,
             () if closing is None else _closed_together(closing, node, suppressed),
         )

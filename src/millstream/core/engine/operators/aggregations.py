@@ -18,7 +18,7 @@ from operator import and_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns
-from millstream.core.engine.columns import Form, behind, columns_of, each
+from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import MillstreamError
@@ -89,7 +89,7 @@ class Folded:
     timestamps: list[int]
     numbers: Sequence[int]
 
-    def first(self, records: int) -> Folded:
+    def head(self, records: int) -> Folded:
         return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
 
     def entries(self) -> list[Entry]:
@@ -122,14 +122,14 @@ def folding(fold: Fold, serde: Serde[Any]) -> Folding:
     Args:
         serde: Serde of the aggregates. A value that it cannot serialise is not a valid result.
     """
-    return _counted if fold is Fold.COUNT else _Combining(fold, serde).folded
+    return _folded_counts if fold is Fold.COUNT else _Combining(fold, serde).folded
 
 
 def needs_values(fold: Fold) -> bool:
     return fold is not Fold.COUNT
 
 
-def _counted(before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
+def _folded_counts(before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
     counts = [0 if entry is None else entry[0] for entry in before.entries]
     results: list[int] = []
     give = results.append
@@ -204,7 +204,7 @@ def _compile_aggregate(node: n.Aggregate, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
-    form = behind(node, compiled)
+    form = form_downstream(node, compiled)
     if node.fold is None or form is None:
         return None
     runtime, row, child, key = compiled.runtime, compiled.call(node), form.call, node.store.key
@@ -212,12 +212,12 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
     fetch, put, fold = store.fetch, store.write_fitting, folding(node.fold, node.store.value)
 
     def aggregate(columns: Columns) -> None:
-        columns = _complete(columns, runtime)
+        columns = _drop_incomplete(columns, runtime)
         try:
             keys: Any = columns.keys.serialised(key)
             values = columns.values.objects() if with_values else ()
         except Exception:  # then process record by record, to find the bad ones
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         once, before = read_before(fetch, keys)
         folded = fold(before, values, columns.timestamps)
         deque(map(put, once, folded.entries()), maxlen=0)
@@ -226,13 +226,13 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
             folded_ones = columns if done == len(keys) else columns.part(0, done)
             child(folded_ones.with_values(folded.results, folded.timestamps))
         if done < len(keys):
-            each(columns.part(done, len(keys)), row, runtime)
+            call_per_row(columns.part(done, len(keys)), row, runtime)
         return None
 
     return Form(aggregate, form.calls_functions)
 
 
-def _complete(columns: Columns, runtime: Runtime) -> Columns:
+def _drop_incomplete(columns: Columns, runtime: Runtime) -> Columns:
     if not columns.keys.any_null() and not columns.values.any_null():
         return columns
     kept = [*map(and_, columns.keys.present(), columns.values.present())]

@@ -8,7 +8,7 @@ from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.lookups import lookup
 from millstream.core.model.record import Headers
 from millstream.core.model.subscriptions import Instruction, Subscription, SubscriptionAnswer, mark_of
-from millstream.core.state.keys import FOREVER, closed
+from millstream.core.state.keys import FOREVER, entry_prefix
 from millstream.core.topology import join_nodes as f
 
 Asked = tuple[tuple[bool, Instruction], ...]
@@ -83,7 +83,7 @@ def _compile_subscriptions(node: f.Subscriptions, compiled: Compiled) -> Call:
         joining, row = instruction in _JOINING, None
         try:
             if key is not None:
-                store.put(closed(other_bytes(key)) + subscriber, mark if joining else None)
+                store.put(entry_prefix(other_bytes(key)) + subscriber, mark if joining else None)
                 row = row_of(key, FOREVER)
         except Exception as error:
             return runtime.on_error("process", name, error)
@@ -107,7 +107,7 @@ def _compile_subscribed_changes(node: f.SubscribedChanges, compiled: Compiled) -
         if versioned and not runtime.latest:
             return runtime.drop(_LATE)
         try:
-            prefix = closed(other_bytes(key))
+            prefix = entry_prefix(other_bytes(key))
             subscribers = [
                 (subscriber_of(entry_key[len(prefix) :]), mark) for entry_key, mark in scan(prefix)
             ]

@@ -26,7 +26,7 @@ from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, RecordMetadata, Times
-from millstream.core.state.keys import closed, pack_time, split, time_at
+from millstream.core.state.keys import entry_prefix, pack_time, split, time_at
 from millstream.core.topology import join_nodes as j
 
 _ORIGIN: Final = struct.Struct(">iq")
@@ -57,7 +57,7 @@ def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
     def forward() -> None:
         current = runtime.override
         try:
-            for key, value, record in buffer.taken(memory["time"] - grace):
+            for key, value, record in buffer.take_until(memory["time"] - grace):
                 runtime.override = record
                 child(key, value, record.timestamp, record.headers)
         finally:
@@ -69,7 +69,7 @@ def _compile_grace_buffer(node: j.GraceBuffer, compiled: Compiled) -> Call:
             forward()
 
     compiled.keep_time(node, keep_time)
-    compiled.emit_when_due(DueResults(node.name, lambda: buffer.first + grace - 1, forward))
+    compiled.emit_when_due(DueResults(node.name, lambda: buffer.earliest + grace - 1, forward))
     return wait
 
 
@@ -106,20 +106,20 @@ class _GraceBuffer:
 
     def put(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         number = self._memory.get("arrived", 0)
-        row_key = pack_time(timestamp) + closed(self._key.serialize(key)) + pack_time(number)
+        row_key = pack_time(timestamp) + entry_prefix(self._key.serialize(key)) + pack_time(number)
         self._store.put(row_key, _packed(self._origin() or _NOWHERE, self._value.serialize(value), headers))
         self._memory["arrived"] = number + 1
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 
     @property
-    def first(self) -> int:
+    def earliest(self) -> int:
         """A lower bound of the timestamps in the buffer; NEVER if it is empty."""
         first: int = self._memory.get("first", NEVER)
         return first
 
-    def taken(self, until: int) -> Iterator[tuple[Any, Any, _BufferedRecord]]:
+    def take_until(self, until: int) -> Iterator[tuple[Any, Any, _BufferedRecord]]:
         """Remove the records with timestamps up to ``until`` from the buffer, and return them in order."""
-        first = self.first
+        first = self.earliest
         if first > until:
             return
         behind = pack_time(until + 1)
@@ -142,7 +142,7 @@ def _packed(origin: RecordMetadata, value: bytes, headers: Headers) -> bytes:
 
 def _unpacked(row_key: bytes, data: bytes) -> _BufferedRecord:
     key, _ = split(row_key[_NUMBER:], _NUMBER)
-    topic, value, *rest = _parts(data)
+    topic, value, *rest = _unpacked_fields(data)
     names = [(name or b"").decode() for name in rest[::2]]
     origin = RecordMetadata((topic or b"").decode(), *_ORIGIN.unpack_from(data))
     headers = tuple(zip(names, rest[1::2]))
@@ -151,7 +151,7 @@ def _unpacked(row_key: bytes, data: bytes) -> _BufferedRecord:
     )
 
 
-def _parts(data: bytes) -> Iterator[bytes | None]:
+def _unpacked_fields(data: bytes) -> Iterator[bytes | None]:
     start = _ORIGIN.size
     while start < len(data):
         (length,) = _LENGTH.unpack_from(data, start)

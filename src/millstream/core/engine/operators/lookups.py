@@ -49,7 +49,10 @@ def _lookup(node: n.Node, compiled: Compiled, forwarded: bool) -> Lookup:
 
 @_lookup.register
 def _materialised_lookup(node: n.Materialised, compiled: Compiled, forwarded: bool) -> Lookup:
-    newest, cache = _kept(node.store, compiled.runtime.stores[node.store.name]), compiled.caches.of(node)
+    newest, cache = (
+        _store_lookup(node.store, compiled.runtime.stores[node.store.name]),
+        compiled.caches.of(node),
+    )
     if cache is None or not forwarded:
         return newest
     before = cache.forwarded
@@ -65,12 +68,12 @@ def _materialised_lookup(node: n.Materialised, compiled: Compiled, forwarded: bo
 
 
 @singledispatch
-def _kept(spec: StoreSpec, store: Any) -> Lookup:
+def _store_lookup(spec: StoreSpec, store: Any) -> Lookup:
     fetch, key_bytes = store.fetch, spec.key.serialize
     return lambda key, time: fetch(key_bytes(key))
 
 
-@_kept.register
+@_store_lookup.register
 def _kept_versioned_spec(spec: VersionedSpec, store: Any) -> Lookup:
     fetch, key_bytes = store.fetch, spec.key.serialize
 
@@ -81,7 +84,7 @@ def _kept_versioned_spec(spec: VersionedSpec, store: Any) -> Lookup:
     return row
 
 
-@_kept.register
+@_store_lookup.register
 def _kept_window_spec(spec: WindowSpec, store: Any) -> Lookup:
     fetch = store.fetch
 
@@ -93,7 +96,7 @@ def _kept_window_spec(spec: WindowSpec, store: Any) -> Lookup:
     return in_window
 
 
-@_kept.register
+@_store_lookup.register
 def _kept_session_spec(spec: SessionSpec, store: Any) -> Lookup:
     fetch = store.fetch_session
 
@@ -163,7 +166,7 @@ def _table_merge_lookup(node: j.TableMerge, compiled: Compiled, forwarded: bool)
     joiner, alone = side.joiner, {"inner": (False, False), "left": (True, False), "outer": (True, True)}
     left_alone, right_alone = alone[side.kind]
 
-    def joined(key: Any, time: int) -> tuple[Any, int] | None:
+    def joined_row(key: Any, time: int) -> tuple[Any, int] | None:
         left, right = left_of(key, FOREVER), right_of(key, FOREVER)  # results have no versions
         if left is None and (right is None or not right_alone):
             return None
@@ -173,4 +176,4 @@ def _table_merge_lookup(node: j.TableMerge, compiled: Compiled, forwarded: bool)
         value = joiner(key, left_value, right_value)
         return None if value is None else (value, max(left_time, right_time))
 
-    return joined
+    return joined_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
-from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.engine.compile import Call, Compiled, compile_node, discard
 from millstream.core.engine.context import GlobalNodeContext, NodeContext
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.record import Headers, Record
@@ -30,7 +30,7 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
     """Create a processor, and return its context."""
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
-    context.processor = _made(node, "process", "Processor")
+    context.processor = _call_supplier(node, "process", "Processor")
     context.only_read, context.local = compiled.only_read(node), compiled.local(node)
     compiled.contexts.append(context)
     return context
@@ -92,8 +92,8 @@ class _FixedKeyContext(NodeContext):
 @compile_node.register
 def _compile_transform_rows(node: TransformRows, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
-    context = _TransformerContext(name, node.stores, runtime, nothing, {})
-    context.processor = _made(node, "transform", "ValueTransformer")
+    context = _TransformerContext(name, node.stores, runtime, discard, {})
+    context.processor = _call_supplier(node, "transform", "ValueTransformer")
     context.only_read, context.local = compiled.only_read(node), compiled.local(node)
     compiled.contexts.append(context)
     transform = context.processor.transform
@@ -118,7 +118,7 @@ class _TransformerContext(NodeContext):
         )
 
 
-def _made(node: n.Process, method: str, base: str) -> Any:
+def _call_supplier(node: n.Process, method: str, base: str) -> Any:
     """Create a node's processor or transformer.
 
     Raises:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns
-from millstream.core.engine.columns import Form, columns_of, each
+from millstream.core.engine.columns import Form, call_per_row, columns_of
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.runtime import Row
 from millstream.core.model.errors import ProductionError
 from millstream.core.model.partitioning import Partitions
 from millstream.core.model.record import Headers, Records
-from millstream.core.model.serdes import Side, written
+from millstream.core.model.serdes import Side, serialize_for_topic
 from millstream.core.topology import nodes as n
 
 _FRAME_BYTES: Final = 100
@@ -85,10 +85,10 @@ def _sink_columns(node: n.Sink, compiled: Compiled) -> Form | None:
         try:
             keys, values = columns.keys.serialised(key), columns.values.serialised(value)
         except Exception:  # then process record by record, to find the bad ones
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         headers = columns.headers if columns.headers and any(columns.headers) else None
         if most and _may_be_too_large(keys, values, headers, most):
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         records = Records(keys, values, columns.timestamps, [], headers)
         if choose is not None:
             chosen_by = columns.keys.without_windows(key, window_bytes)
@@ -128,7 +128,7 @@ def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> 
     return sink
 
 
-def _chosen(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
+def _chosen_partitions(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
     """Return the chosen partitions; -1 for the partition of the key.
 
     Raises:
@@ -175,7 +175,7 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
                 return runtime.rows(topic).append(row)
             return runtime.placed(topic).append((*row, choose[row[0][:-window_bytes]]))
         count = runtime.partitions_of(topic)
-        chosen = _chosen(node.partitioner(topic, key, value, count), topic, count)
+        chosen = _chosen_partitions(node.partitioner(topic, key, value, count), topic, count)
         if not chosen:
             return runtime.drop("no partition chosen")
         return runtime.placed(topic).extend([(*row, partition) for partition in chosen])
@@ -186,9 +186,9 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
         try:
             topic = topic_of(key, value, timestamp, headers)
             side = "key"
-            key_data, headers = written(node.key, key, topic, side, headers)
+            key_data, headers = serialize_for_topic(node.key, key, topic, side, headers)
             side = "value"
-            value_data, headers = written(node.value, value, topic, side, headers)
+            value_data, headers = serialize_for_topic(node.value, value, topic, side, headers)
             side = None
             row = key_data, value_data, timestamp, headers
             if most := runtime.most_bytes_of(topic):

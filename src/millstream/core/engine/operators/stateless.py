@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.core.engine.batch import Columns, ColumnsCall
-from millstream.core.engine.columns import Form, behind, columns_of, of_expression, of_function
-from millstream.core.engine.compile import Call, Compiled, compile_node, nothing
+from millstream.core.engine.columns import Form, columns_of, form_downstream, of_expression, of_function
+from millstream.core.engine.compile import Call, Compiled, compile_node, discard
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
@@ -36,7 +36,7 @@ def _compile_filter(node: n.Filter, compiled: Compiled) -> Call:
 def _filter_columns(node: n.Filter, compiled: Compiled) -> Form | None:
     predicate, keep = node.predicate, node.keep
 
-    def kept(key: Any, value: Any) -> bool:
+    def passes(key: Any, value: Any) -> bool:
         return bool(predicate(key, value)) is keep
 
     def then(child: ColumnsCall, columns: Columns, marks: list[bool]) -> None:
@@ -44,7 +44,7 @@ def _filter_columns(node: n.Filter, compiled: Compiled) -> Form | None:
 
     if isinstance(predicate, Expression):
         return of_expression(node, compiled, predicate if keep else ~predicate, then)
-    return of_function(node, compiled, kept, then)
+    return of_function(node, compiled, passes, then)
 
 
 @compile_node.register
@@ -62,12 +62,12 @@ def _compile_with_key(node: n.WithKey, compiled: Compiled) -> Call:
 def _dropping(node: n.WithKey, compiled: Compiled) -> Callable[[int], None]:
     """Return a function that counts dropped records without a key; it does nothing if the node does not count them."""
     runtime = compiled.runtime
-    return (lambda count: runtime.drop(_NO_KEY, count)) if node.counted else nothing
+    return (lambda count: runtime.drop(_NO_KEY, count)) if node.counted else discard
 
 
 @columns_of.register
 def _with_key_columns(node: n.WithKey, compiled: Compiled) -> Form | None:
-    form = behind(node, compiled)
+    form = form_downstream(node, compiled)
     if form is None:
         return None
     child, drop = form.call, _dropping(node, compiled)
@@ -227,14 +227,14 @@ def _compile_pass(node: n.Node, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _pass_columns(node: n.Pass, compiled: Compiled) -> Form | None:
-    return behind(node, compiled)
+    return form_downstream(node, compiled)
 
 
 @compile_node.register
 def _compile_branch(node: n.Branch, compiled: Compiled) -> Call:
     calls = compiled.named_children(node)
     branches: list[tuple[Callable[[Any, Any], object] | None, Call]] = [
-        (predicate, calls.get(route, nothing)) for predicate, route in zip(node.predicates, node.routes)
+        (predicate, calls.get(route, discard)) for predicate, route in zip(node.predicates, node.routes)
     ]
     on_error, name = compiled.runtime.on_error, node.name
 

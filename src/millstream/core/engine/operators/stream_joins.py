@@ -47,7 +47,7 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
 
     _keep_time(node, compiled, join, emit_closed)
     late = compiled.late(node)
-    return stream_join if late is None else _telling(node, memory, stream_join, late)
+    return stream_join if late is None else _with_late_records(node, memory, stream_join, late)
 
 
 def _emitting(
@@ -97,16 +97,16 @@ def _keep_time(
     compiled.emit_when_due(DueResults(merge, lambda: unmatched.due(memory["time"]), lambda: emit_closed(())))
 
 
-def _telling(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
+def _with_late_records(node: j.StreamJoin, memory: Mapping[str, Any], join: Call, late: Call) -> Call:
     """Wrap the function of a side to forward late records, whose windows had closed before they arrived."""
     closes = node.times.closes(left=node.left)
 
-    def telling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def join_and_forward_late(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         join(key, value, timestamp, headers)
         if key is not None and value is not None and timestamp + closes < memory["time"]:
             late(key, value, timestamp, headers)
 
-    return telling
+    return join_and_forward_late
 
 
 class _Side:

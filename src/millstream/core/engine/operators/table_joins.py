@@ -8,7 +8,15 @@ from operator import and_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns, ColumnsCall
-from millstream.core.engine.columns import FEW, Form, applying, behind, columns_of, each, row_of
+from millstream.core.engine.columns import (
+    FEW,
+    Form,
+    applying,
+    call_per_row,
+    columns_of,
+    form_downstream,
+    row_of,
+)
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.lookups import lookup
 from millstream.core.engine.runtime import Runtime
@@ -67,7 +75,7 @@ class _Rows(dict[Any, Any]):
 
 @columns_of.register
 def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> Form | None:
-    table, form = compiled.node(node.other), behind(node, compiled)
+    table, form = compiled.node(node.other), form_downstream(node, compiled)
     if form is None or form.calls_functions or not isinstance(table, n.Materialised):
         return None
     if compiled.sources_of(node.name) & compiled.sources_of(
@@ -83,13 +91,13 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
 
     def join(columns: Columns) -> None:
         if len(columns.timestamps) < FEW:
-            return each(columns, row, runtime)
-        columns = _complete(columns, runtime, null_keys=left)
+            return call_per_row(columns, row, runtime)
+        columns = _drop_incomplete(columns, runtime, null_keys=left)
         rows = _Rows(fetch)
         try:
             others = list(map(rows.__getitem__, columns.keys.serialised(spec.key)))
         except Exception:  # then process record by record, to find the bad ones
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         if rows.lacking and not left:
             kept = [other is not None for other in others]
             columns, others = columns.only(kept), list(compress(others, kept))
@@ -99,7 +107,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     return Form(join, calls_functions=True)
 
 
-def _complete(columns: Columns, runtime: Runtime, *, null_keys: bool) -> Columns:
+def _drop_incomplete(columns: Columns, runtime: Runtime, *, null_keys: bool) -> Columns:
     """Drop the records with a null value and, unless ``null_keys`` is set, those with a null key."""
     if not columns.values.any_null() and (null_keys or not columns.keys.any_null()):
         return columns

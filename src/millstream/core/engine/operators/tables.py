@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.core.engine.batch import Columns, ColumnsCall
-from millstream.core.engine.columns import Form, behind, columns_of, each, of_expression, of_function, row_of
+from millstream.core.engine.columns import (
+    Form,
+    call_per_row,
+    columns_of,
+    form_downstream,
+    of_expression,
+    of_function,
+    row_of,
+)
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Change, Headers
@@ -72,12 +80,12 @@ def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
     child, predicate, keep = compiled.children(node), node.predicate, node.keep
     on_error, name, versioned = compiled.runtime.on_error, node.name, compiled.versioned(node.parents[0])
 
-    def kept(key: Any, value: Any) -> Any:
+    def filtered_value(key: Any, value: Any) -> Any:
         return value if value is not None and bool(predicate(key, value)) is keep else None
 
     def table_filter(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         try:
-            new, old = kept(key, new), kept(key, old)
+            new, old = filtered_value(key, new), filtered_value(key, old)
         except Exception as error:
             return on_error("process", name, error)
         if versioned or new is not None or old is not None:
@@ -132,7 +140,7 @@ def _table_map_values_columns(node: n.TableMapValues, compiled: Compiled) -> For
 
     def table_map_values(columns: Columns) -> None:
         if columns.values.any_null():  # deleted rows stay deleted
-            return each(columns, row, runtime)
+            return call_per_row(columns, row, runtime)
         return without_nulls(columns)
 
     return form._replace(call=table_map_values)
@@ -168,7 +176,7 @@ def _compile_to_stream(node: n.ToStream, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _to_stream_columns(node: n.ToStream, compiled: Compiled) -> Form | None:
-    return behind(node, compiled)
+    return form_downstream(node, compiled)
 
 
 @compile_node.register

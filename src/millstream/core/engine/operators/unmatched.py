@@ -119,7 +119,7 @@ class Unmatched:
             if timestamp + self._closes[left] >= time:
                 first = min(first, timestamp)
             else:
-                results.extend(self._taken(entry_key, data))
+                results.extend(self._take_results(entry_key, data))
         self._memory["first"] = first
 
     def _close_as_kafka_streams(self, time: int, results: list[Alone]) -> None:
@@ -133,9 +133,9 @@ class Unmatched:
             if timestamp + self._closes[left] >= time:
                 open_sides.add(left)
             else:
-                results.extend(self._taken(entry_key, data))
+                results.extend(self._take_results(entry_key, data))
 
-    def _taken(self, entry_key: bytes, data: bytes) -> Iterator[Alone]:
+    def _take_results(self, entry_key: bytes, data: bytes) -> Iterator[Alone]:
         timestamp, left = _KEY.unpack_from(entry_key)
         spec = self._specs[left]
         key = spec.key.deserialize(entry_key[_KEY.size :])

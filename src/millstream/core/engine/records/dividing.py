@@ -20,7 +20,7 @@ from millstream.core.model.partitioning import range_of
 from millstream.core.model.record import PartitionTimes, Records, Times, TimeSteps
 
 
-def divided(records: Records, ranges: int, *, with_steps: bool = False) -> list[Records]:
+def divided_by_key_range(records: Records, ranges: int, *, with_steps: bool = False) -> list[Records]:
     """Split the records of one partition by key range, in order.
 
     Args:
@@ -28,7 +28,7 @@ def divided(records: Records, ranges: int, *, with_steps: bool = False) -> list[
 
     Example:
         >>> words = Records([b"to", b"be", b"or"], [b""] * 3, [5, 9, 7], [0, 1, 2])
-        >>> [(part.keys, part.times.before, part.times.end.all) for part in divided(words, 2)]
+        >>> [(part.keys, part.times.before, part.times.end.all) for part in divided_by_key_range(words, 2)]
         [([b'be'], [5], 9), ([b'to', b'or'], [-1, 9], 9)]
     """
     parts = [Records(headers=None if records.headers is None else []) for _ in range(ranges)]
@@ -64,19 +64,19 @@ def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: in
         times: Times of the partition, by row of the chunk's raw records.
     """
     last = queue.last_times()
-    chunk.before = _from(times.before, chunk.rows, last.all)
-    chunk.keyed_before = _from(times.keyed_before, chunk.rows, last.keyed)
-    chunk.valued_before = _from(times.valued_before, chunk.rows, last.valued)
+    chunk.before = _times_of_rows(times.before, chunk.rows, last.all)
+    chunk.keyed_before = _times_of_rows(times.keyed_before, chunk.rows, last.keyed)
+    chunk.valued_before = _times_of_rows(times.valued_before, chunk.rows, last.valued)
     chunk.order = list(map(max, chunk.before, chunk.timestamps))
     if times.steps is not None:
-        queue.steps.append(times.steps.behind(last))
+        queue.steps.append(times.steps.not_earlier_than(last))
     queue.append(chunk, position)
     end = Times(*map(max, last, times.end))
     if end.all >= 0:
         queue.append_time(end)
 
 
-def _from(times: list[int], rows: Sequence[int] | None, last: int) -> list[int]:
+def _times_of_rows(times: list[int], rows: Sequence[int] | None, last: int) -> list[int]:
     """Return the times of some rows, at least ``last``, the previous time in the queue."""
     chosen = times if rows is None else [times[row] for row in rows]
     return chosen if last < 0 else [max(last, time) for time in chosen]

@@ -50,7 +50,7 @@ class PendingSteps:
         self._steps.extend(steps)
 
     def pending(self) -> TimeSteps | None:
-        left = self._steps.behind(Times(), self._next)
+        left = self._steps.not_earlier_than(Times(), self._next)
         return left if left.time else None
 
     def first_complete(self, behind: int) -> int | None:
@@ -198,7 +198,7 @@ class RecordQueue:
                 return i
         return len(order)
 
-    def taken(self, end: int) -> None:
+    def remove_before(self, end: int) -> None:
         """Remove the records before ``end`` from the first chunk."""
         chunk = self.chunks[0]
         if end > self.index:

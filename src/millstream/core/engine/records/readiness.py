@@ -113,7 +113,7 @@ class Readiness:
         self._idle_ms = idle_ms
         self._facts: InputFacts | None = None
         self._now_ms = 0
-        self._looked = False
+        self._is_checked = False
         self._bounds: list[tuple[int, QueueId]] = []
         self._blocked: list[tuple[TopicPartition, Reason]] = []
 
@@ -139,23 +139,23 @@ class Readiness:
 
     def begin(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._looked = False
+        self._is_checked = False
 
     def choose(self, group: PartitionGroup) -> tuple[RecordQueue, int] | None:
         """Choose the queue to take from and the end of the run; None if the task must wait or has no records."""
-        if not self._looked:
+        if not self._is_checked:
             self._check(group)
         return None if self._blocked else group.choose(self._bounds)
 
-    def taken(self, queue: RecordQueue) -> None:
+    def update_after_take(self, queue: RecordQueue) -> None:
         """Update the state after records were taken. If the queue is now empty, all inputs are checked again."""
         self.waiting = None
         if not queue.chunks:
-            self._looked = False
+            self._is_checked = False
 
     def finish(self, group: PartitionGroup) -> None:
         """End a step: determine the input that the remaining records wait for."""
-        if not self._looked:
+        if not self._is_checked:
             self._check(group)
         heads = any(queue.chunks for queue in group.queues.values())
         if not heads:
@@ -181,7 +181,7 @@ class Readiness:
 
     def _check(self, group: PartitionGroup) -> None:
         assert self._facts is not None
-        self._looked = True
+        self._is_checked = True
         self.enforced = False
         self._bounds, self._blocked = [], []
         filled = {queue.partition for queue in group.queues.values() if queue.chunks}

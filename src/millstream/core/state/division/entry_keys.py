@@ -73,22 +73,22 @@ def entry_keys(plan: Plan, sub: SubTopology) -> EntryKeys:
     for spec in sub.stores.values():
         keys.of_stores[spec.name] = _of_spec(spec)
         if isinstance(spec, KeyValueSpec) and spec.ttl_ms is not None:
-            keys.of_stores[index_name(spec.name)] = _behind(_TIME_BYTES)
+            keys.of_stores[index_name(spec.name)] = _stripping_key(_TIME_BYTES)
     for node in sub.nodes.values():
         if isinstance(node, w.SessionAggregate) and node.open is not None:
-            keys.of_stores[node.open.name] = _behind(2 * _TIME_BYTES)
+            keys.of_stores[node.open.name] = _stripping_key(2 * _TIME_BYTES)
         elif isinstance(node, w.Suppress):
             windows = _window_bytes(sub, node)
-            keys.of_stores[node.buffer.name] = _behind(_TIME_BYTES, windows)
+            keys.of_stores[node.buffer.name] = _stripping_key(_TIME_BYTES, windows)
             if node.buffer_times is not None:
-                keys.of_stores[node.buffer_times.name] = _behind(0, windows)
+                keys.of_stores[node.buffer_times.name] = _stripping_key(0, windows)
     return keys
 
 
 def _of_spec(spec: StoreSpec) -> EntryKey:
     if isinstance(spec, WindowSpec):
         if spec.by_time:
-            return _behind(_TIME_BYTES)
+            return _stripping_key(_TIME_BYTES)
         width = 12 if spec.retain_duplicates else 8
         return lambda entry: split(entry, width)[0]
     if isinstance(spec, SessionSpec):
@@ -103,7 +103,7 @@ def same_key(entry: bytes) -> bytes:
     return entry
 
 
-def _behind(front: int, back: int = 0) -> EntryKey:
+def _stripping_key(front: int, back: int = 0) -> EntryKey:
     """Return a function that strips ``front`` leading and ``back`` trailing bytes."""
     return lambda entry: entry[front : len(entry) - back]
 

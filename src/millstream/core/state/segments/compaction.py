@@ -30,7 +30,7 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
     split = split_groups(manifest)
     due = []
     for group, segments in manifest.segments.items():
-        step = _collecting(group, segments) if group in split else _whole(group, segments)
+        step = _collecting(group, segments) if group in split else _merge_step(group, segments)
         if step is not None:
             due.append((len(segments), sum(s.size for s in step.merged), step))
     spent = 0
@@ -41,7 +41,7 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
         yield step
 
 
-def _whole(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
+def _merge_step(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
     """Merge with the base if the changes outweigh it or touch half as many keys; otherwise merge only the changes, if too many."""
     if len(segments) < 2:
         return None

@@ -55,7 +55,7 @@ def bits_of(number: int) -> int:
     return _TOP_BITS if number < KEY_GROUPS else number.bit_length() - 1
 
 
-def above(number: int) -> int | None:
+def parent_of(number: int) -> int | None:
     """Return the key group from which this one was split, or None for a top key group."""
     bits = bits_of(number) - MORE_BITS
     if bits < _TOP_BITS:

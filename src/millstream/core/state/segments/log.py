@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version, renamed, store_of
-from millstream.core.state.segments.key_groups import KeyGroup, above, bits_of, top_group
+from millstream.core.state.segments.key_groups import KeyGroup, bits_of, parent_of, top_group
 
 _REMEMBERED = 64
 """Number of recent versions whose tokens are kept, to recognise a local copy that belongs to the same history."""
@@ -88,7 +88,7 @@ class Manifest:
             return False
         return not version.toward or version.toward in self.history[len(self.history) - back :]
 
-    def after(self, version: Version | None) -> list[Version]:
+    def versions_after(self, version: Version | None) -> list[Version]:
         """Return the versions of this history that follow a version, oldest first.
 
         Args:
@@ -141,10 +141,10 @@ class Manifest:
 def split_groups(manifest: Manifest) -> set[KeyGroup]:
     groups: set[KeyGroup] = set()
     for store, number in manifest.segments:
-        upper = above(number)
+        upper = parent_of(number)
         while upper is not None and (store, upper) not in groups:
             groups.add((store, upper))
-            upper = above(upper)
+            upper = parent_of(upper)
     return groups
 
 

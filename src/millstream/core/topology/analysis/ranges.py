@@ -82,13 +82,13 @@ def divided_plan(plan: Plan, parallelism: Parallelism) -> Plan:
             raise SettingsError(
                 f"parallelism names {', '.join(map(repr, unknown))}, which the topology does not read; it reads: {read}"
             )
-    subs = tuple(_divided(plan, sub, parallelism) for sub in plan.subtopologies)
+    subs = tuple(_in_key_ranges(plan, sub, parallelism) for sub in plan.subtopologies)
     return plan if subs == plan.subtopologies else replace(plan, subtopologies=subs)
 
 
 def workers_of(parallelism: Parallelism) -> int:
     """Return the largest number of workers of any partition; for an automatic number, its maximum."""
-    return max((AUTO_RANGES if each == AUTO else each for each in _each(parallelism)), default=1)
+    return max((AUTO_RANGES if each == AUTO else each for each in _worker_counts(parallelism)), default=1)
 
 
 def is_automatic(parallelism: Parallelism) -> bool:
@@ -98,7 +98,7 @@ def is_automatic(parallelism: Parallelism) -> bool:
         >>> is_automatic({"orders": "auto", "clicks": 4}), is_automatic(4)
         (True, False)
     """
-    return AUTO in _each(parallelism)
+    return AUTO in _worker_counts(parallelism)
 
 
 def with_workers(parallelism: Parallelism, workers: Workers) -> Parallelism:
@@ -113,11 +113,11 @@ def with_workers(parallelism: Parallelism, workers: Workers) -> Parallelism:
     return {topic: 1 if each == 1 else workers for topic, each in parallelism.items()}
 
 
-def _each(parallelism: Parallelism) -> Collection[Workers]:
+def _worker_counts(parallelism: Parallelism) -> Collection[Workers]:
     return parallelism.values() if isinstance(parallelism, Mapping) else (parallelism,)
 
 
-def _divided(plan: Plan, sub: SubTopology, parallelism: Parallelism) -> SubTopology:
+def _in_key_ranges(plan: Plan, sub: SubTopology, parallelism: Parallelism) -> SubTopology:
     if not sub.nodes or plan.runs_before_shuffle(sub):
         return sub
     if isinstance(parallelism, Mapping):

@@ -70,7 +70,7 @@ def prefix_of(sub: SubTopology, source: n.Source) -> SubTopology | None:
     inside = [sub.nodes[name] for name in walk.inside - borders]
     if not any(_calls_functions(node) for node in inside):
         return None
-    return SubTopology(sub.id, {name: walk.node(name) for name in sub.nodes if name in walk.known}, {})
+    return SubTopology(sub.id, {name: walk.node(name) for name in sub.nodes if name in walk.known_names}, {})
 
 
 def calls_in_order(sub: SubTopology) -> bool:
@@ -119,7 +119,7 @@ class _Walk:
         self.borders = frozenset(self._reached_borders)
 
     @property
-    def known(self) -> set[str]:
+    def known_names(self) -> set[str]:
         """Names of the source, of the nodes inside the prefix, and of the borders reached."""
         return {self._source.name, *self.inside, *self._reached_borders}
 

@@ -78,7 +78,7 @@ def grid(rows: Sequence[Sequence[Cell]], arrows: Iterable[tuple[str, str]], titl
         for number, name in route.slots:
             filled[number].append(Cell(name))
     tops, bottoms = _heights(filled, {0, *titled})
-    cells = _positioned(filled, tops, [route.names for route in routes if route.down])
+    cells = _position_boxes(filled, tops, [route.names for route in routes if route.down])
     boxes = {name: box for name, box in cells.items() if box.lines}
     width = max((box.x + box.width for box in boxes.values()), default=0) + GAP
     ups = [route for route in routes if not route.down]
@@ -118,7 +118,7 @@ def _heights(rows: Sequence[Sequence[Cell]], titled: set[int]) -> tuple[list[int
     return tops, bottoms
 
 
-def _positioned(
+def _position_boxes(
     rows: Sequence[Sequence[Cell]], tops: Sequence[int], routes: Iterable[Sequence[str]]
 ) -> dict[str, Box]:
     """Place the cells of each row below the cells from which they come, as far as there is room."""
@@ -128,14 +128,14 @@ def _positioned(
             above.setdefault(end, []).append(start)
     boxes: dict[str, Box] = {}
 
-    def wanted(cell: Cell) -> float:
+    def parents_middle(cell: Cell) -> float:
         parents = [boxes[name].middle for name in above.get(cell.name, ()) if name in boxes]
         return sum(parents) / len(parents) if parents else 0.0
 
     for row, top in zip(rows, tops):
         x = GAP
-        for cell in sorted(row, key=wanted):
-            x = max(x, round(wanted(cell)) - cell.width // 2)
+        for cell in sorted(row, key=parents_middle):
+            x = max(x, round(parents_middle(cell)) - cell.width // 2)
             boxes[cell.name] = Box(cell.lines, x, top, cell.width, cell.height)
             x += cell.width + GAP
     return boxes

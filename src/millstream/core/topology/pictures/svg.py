@@ -33,7 +33,9 @@ def svg(plan: Plan, figures: Mapping[str, str] = MappingProxyType({})) -> str:
     parts = parts_of(plan)
     laid = laid_out(parts)
     above = (
-        _text(figure, laid.boxes[name].x + laid.boxes[name].width // 2 + PADDING, laid.boxes[name].y - 4)
+        _text_element(
+            figure, laid.boxes[name].x + laid.boxes[name].width // 2 + PADDING, laid.boxes[name].y - 4
+        )
         for name, figure in figures.items()
     )
     body = "".join((*_elements(parts, laid), *above))
@@ -96,7 +98,9 @@ def _elements(parts: Sequence[Part], laid: Grid) -> Iterator[str]:
         yield f'<path d="{path}" fill="none" stroke="{_GREY}" marker-end="url(#millstream-arrow)"/>'
     for part in parts:
         title = f"Sub-topology {part.number}{' for global store' if part.fills_global_store else ''}"
-        yield _text(title, PADDING, min(laid.boxes[shape.name].y for shape in part.shapes) - TITLE + LINE)
+        yield _text_element(
+            title, PADDING, min(laid.boxes[shape.name].y for shape in part.shapes) - TITLE + LINE
+        )
         for shape in part.shapes:
             yield from _box(part, shape, laid.boxes[shape.name])
 
@@ -108,8 +112,8 @@ def _box(part: Part, shape: Shape, box: Box) -> Iterator[str]:
     attributes = "".join(f' data-{name}="{html.escape(value)}"' for name, value in data.items() if value)
     yield f'<rect {geometry} fill="none" stroke="{_GREY}"{attributes}/>'
     for number, line in enumerate(box.lines, start=1):
-        yield _text(line, box.x + PADDING, box.y + PADDING + number * LINE - LINE // 4)
+        yield _text_element(line, box.x + PADDING, box.y + PADDING + number * LINE - LINE // 4)
 
 
-def _text(content: str, x: int, y: int) -> str:
+def _text_element(content: str, x: int, y: int) -> str:
     return f'<text x="{x}" y="{y}">{html.escape(content)}</text>'

@@ -264,29 +264,29 @@ class KeyRangeProducer:
         self._hold()
         if self._session.name not in self._log.ledger.members:
             self._renew()  # a coordinator has fenced it
-        self._answer()
-        if batch := self._taken():
+        self._answer_phases()
+        if batch := self._take_batch():
             self._send(batch)
         with self._change:
             return not (self._closed and not self._unsent)
 
     def _sendable(self) -> bool:
-        held = self._log.ledger.held()
+        held = self._log.ledger.held_partitions()
         return any(queue and number not in held for number, queue in tuple(self._queues.items()))
 
     def _hold(self) -> None:
         """Record when partitions were first held back. Cancel a change that takes too long."""
-        now, held = monotonic(), self._log.ledger.held()
+        now, held = monotonic(), self._log.ledger.held_partitions()
         for number in [number for number in self._held if number not in held]:
             since, _ = self._held.pop(number)
             self.longest_restriction_s = max(self.longest_restriction_s, now - since)
         for number in held:
-            since, given_up = self._held.setdefault(number, (now, now + self._patience()))
+            since, given_up = self._held.setdefault(number, (now, now + self._cancel_delay_s()))
             if now > given_up:
                 self._cancel(number)
-                self._held[number] = (since, monotonic() + self._patience())
+                self._held[number] = (since, monotonic() + self._cancel_delay_s())
 
-    def _patience(self) -> float:
+    def _cancel_delay_s(self) -> float:
         """Return how long to wait before cancelling a change. Producers wait for different times, because they would fence each other."""
         turn = sum(name < self._session.name for name in self._log.ledger.members)
         return _CANCEL_S + _TURN_S * min(turn, _TURNS)
@@ -300,7 +300,7 @@ class KeyRangeProducer:
         with suppress(FanOutError):
             cancel(self._settings, self._log, partition, change)
 
-    def _answer(self) -> None:
+    def _answer_phases(self) -> None:
         """Answer the phases of changes. No transaction is open here, so all sent records are committed."""
         ledger, name = self._log.ledger, self._session.name
         if not (owed := dict(ledger.owed(name))):
@@ -314,8 +314,8 @@ class KeyRangeProducer:
         self._log.publish(*member_entry(name, answers))
         ledger.members[name] = answers
 
-    def _taken(self) -> list[tuple[TopicPartition, Outgoing]]:
-        held = self._log.ledger.held()
+    def _take_batch(self) -> list[tuple[TopicPartition, Outgoing]]:
+        held = self._log.ledger.held_partitions()
         batch: list[tuple[TopicPartition, Outgoing]] = []
         with self._change:
             for number, queue in self._queues.items():

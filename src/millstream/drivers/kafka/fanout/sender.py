@@ -34,7 +34,7 @@ class FanOutSender:
         """
         if topic not in self.topics:
             return self.others.publish(topic, records)
-        producer = warm(_opened, self._settings(topic))
+        producer = warm(_open_producer, self._settings(topic))
         with _discarded_if_failed(producer):
             producer.hand_over(records)
         return None
@@ -47,7 +47,7 @@ class FanOutSender:
         """
         self.others.flush()
         for topic in self.topics:
-            producer = warmed(_opened, self._settings(topic))
+            producer = warmed(_open_producer, self._settings(topic))
             if producer is not None:
                 with _discarded_if_failed(producer):
                     producer.flush()
@@ -56,7 +56,7 @@ class FanOutSender:
         return {**self.others.settings, _TOPIC: topic}
 
 
-def _opened(settings: ClientSettings) -> KeyRangeProducer:
+def _open_producer(settings: ClientSettings) -> KeyRangeProducer:
     given = dict(settings)
     topic = str(given.pop(_TOPIC))
     return KeyRangeProducer(given, topic)

@@ -84,7 +84,7 @@ def look(files: Files) -> Seen:
     seen = Seen(offsets, commits, {path: files.read(path) for path in paths}, state, counts)
     if commits:
         paths = [*paths, *(f"{path}/{name}" for path, names in described.items() for name in names)]
-    return replace(seen, altered=_altered(files, [*paths, *_files_of_state(seen)]))
+    return replace(seen, altered=_altered_files(files, [*paths, *_files_of_state(seen)]))
 
 
 def _visible(names: list[str]) -> list[str]:
@@ -99,7 +99,7 @@ def _files_of_state(seen: Seen) -> list[str]:
     ]
 
 
-def _altered(files: Files, paths: Sequence[str]) -> dict[str, str]:
+def _altered_files(files: Files, paths: Sequence[str]) -> dict[str, str]:
     """Verify the checksums of local files, smallest first, and check the files that snapshots need."""
     files_of = {path: file for path in paths if (file := files.local(path)) is not None}
     problems: dict[str, str] = {}

@@ -48,7 +48,7 @@ def send_modules(session: SparkSession, pickled: bytes, wanted: Collection[str] 
     Raises:
         SettingsError: If a wanted module cannot be found, or the modules are too large together.
     """
-    modules = own_modules(pickled) if wanted is None else _wanted(wanted)
+    modules = own_modules(pickled) if wanted is None else _paths_of_named(wanted)
     visible = _importable_by_workers(session)
     paths = {name: path for name, path in modules.items() if path.parent not in visible}
     if not paths:
@@ -90,7 +90,7 @@ def _closure(names: Collection[str]) -> dict[str, Path]:
     return modules
 
 
-def _wanted(names: Collection[str]) -> dict[str, Path]:
+def _paths_of_named(names: Collection[str]) -> dict[str, Path]:
     paths = {name: _path_of(name) for name in names}
     missing = [name for name, path in paths.items() if path is None]
     if missing:

@@ -39,11 +39,13 @@ def pass_on_signals() -> None:
 @cache
 def _pass_on_signals(jvm: Any) -> None:
     hooks = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-    hooks.addShutdownHook(_waiting(jvm), _BEFORE_SPARK, _AT_MOST_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    hooks.addShutdownHook(
+        _exit_waiter(jvm), _BEFORE_SPARK, _AT_MOST_S, jvm.java.util.concurrent.TimeUnit.SECONDS
+    )
     threading.Thread(target=_watch, args=(hooks,), name="millstream-jvm", daemon=True).start()
 
 
-def _waiting(jvm: Any) -> Any:
+def _exit_waiter(jvm: Any) -> Any:
     """Return a ``java.lang.Runnable`` that waits until this process has ended."""
     invoke, class_of = jvm.java.lang.invoke, jvm.java.lang.Class.forName
     ended = jvm.java.lang.ProcessHandle.of(os.getpid()).get().onExit()

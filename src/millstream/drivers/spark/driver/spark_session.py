@@ -47,7 +47,7 @@ _ONE_ATTEMPT: Final = re.compile(r"local(\[\s*(\*|\d+)\s*(,\s*1\s*)?\])?")
 """Masters with one attempt per Spark task."""
 
 
-def _guarded(master: str, scratch: Path, protected: bool) -> dict[str, str]:
+def _protection_settings(master: str, scratch: Path, protected: bool) -> dict[str, str]:
     """Return settings that keep other users and hosts from reaching a session.
 
     A local session needs no network. A process that reaches its block manager can read the data that Spark sends to its tasks, for
@@ -207,7 +207,10 @@ def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None)
                 **session_conf(master),
             }
             protected = {**given, **ours}.get("spark.authenticate") == "true"
-            defaults |= {**executor_java_options(master), **_guarded(master, process_directory(), protected)}
+            defaults |= {
+                **executor_java_options(master),
+                **_protection_settings(master, process_directory(), protected),
+            }
             builder = SparkSession.builder
             for name, value in {**defaults, **given, **ours}.items():
                 builder = builder.config(name, value)

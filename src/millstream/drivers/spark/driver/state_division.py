@@ -106,7 +106,7 @@ def divide(
     target = directory / name
     target.mkdir(parents=True)
     writers = {task: ShareWriter(target, task) for task in tasks}
-    shares = dict(_begun(session, checkpoint, divided, writers))
+    shares = dict(_shares_by_group(session, checkpoint, divided, writers))
     log = state_of(session, *checkpoint, "log").selectExpr(
         "key.group AS group", "user_map_key.sequence AS sequence", "user_map_value.segment AS segment"
     )
@@ -121,7 +121,7 @@ def divide(
     return DividedState(name, tuple(sorted({task.subtopology for task in tasks})))
 
 
-def _begun(
+def _shares_by_group(
     session: SparkSession,
     checkpoint: tuple[str, int],
     divided: Mapping[TaskId, DividedTask],

@@ -49,7 +49,7 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
             f"the checkpoint {location} has no store {store!r} in micro-batch {batch}; it has {', '.join(map(repr, known)) or 'none'}"
         )
     segments: dict[tuple[Any, ...], dict[int, bytes]] = {task: {} for task in having}
-    wanted = {task: _wanted(manifest, store) for task, (manifest, _) in having.items()}
+    wanted = {task: _segment_sequences(manifest, store) for task, (manifest, _) in having.items()}
     numbers = sorted({number for of_task in wanted.values() for number in of_task})
     log = state_of(session, location, batch, "log").selectExpr(
         "struct(key.*) AS task", "user_map_key.sequence AS sequence", "user_map_value.segment AS segment"
@@ -75,7 +75,7 @@ def state_of(session: SparkSession, location: str, batch: int, variable: str) ->
     return reader.load(location)
 
 
-def _wanted(manifest: Manifest, store: str) -> frozenset[int]:
+def _segment_sequences(manifest: Manifest, store: str) -> frozenset[int]:
     segments = manifest.only([store]).segments.values()
     return frozenset(segment.sequence for group in segments for segment in group)
 

@@ -80,7 +80,7 @@ class Changelogs:
         """Return the whole content of the stores whose changelog topic is new, as records."""
         for byte_store in names:
             if store_of(byte_store) in stores:
-                for entries in _parts(view, byte_store):
+                for entries in _entry_chunks(view, byte_store):
                     yield self._records(byte_store, [*entries], now_ms)
 
     def kept_by_broker(self, dropped: Iterable[str]) -> list[str]:
@@ -97,7 +97,7 @@ class Changelogs:
     ) -> Iterator[tuple[str, Records]]:
         """Return records that delete the whole content of byte stores."""
         for byte_store in byte_stores:
-            for entries in _parts(view, byte_store):
+            for entries in _entry_chunks(view, byte_store):
                 yield self._records(byte_store, [(key, None) for key, _ in entries], now_ms)
 
     def corrections(
@@ -157,7 +157,7 @@ class Changelogs:
         return self.plan.changelogs[store], to_records(spec, byte_store, items, partition, now_ms)
 
 
-def _parts(view: ByteStores, byte_store: str) -> Iterator[list[tuple[bytes, bytes]]]:
+def _entry_chunks(view: ByteStores, byte_store: str) -> Iterator[list[tuple[bytes, bytes]]]:
     """Return the content of a byte store, a few thousand entries or a few large ones at a time."""
     part: list[tuple[bytes, bytes]] = []
     size = 0

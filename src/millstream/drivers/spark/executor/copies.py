@@ -116,9 +116,9 @@ class TaskCopies:
         """Park the changes of a micro-batch beside the local copies. Every copy receives the version."""
         for engine, copy in self._copies.items():
             own = [name for name in dropped if self._engines[store_of(name)] == engine]
-            copy.park(version, self._own(engine, changes), own)
+            copy.park(version, self._changes_of_engine(engine, changes), own)
 
-    def _own(self, engine: str, changes: Mapping[str, Items]) -> dict[str, Items]:
+    def _changes_of_engine(self, engine: str, changes: Mapping[str, Items]) -> dict[str, Items]:
         return {name: items for name, items in changes.items() if self._engines[store_of(name)] == engine}
 
     def _stores(self, engine: str) -> Collection[str]:

@@ -169,7 +169,7 @@ class GlobalRestore:
         progress = StoreProgress(begin, self._listener)
         count = 0
         for chunks in self._chunks(to_read):
-            reached = self._applied(reached, chunks, counts)
+            reached = self._apply_chunks(reached, chunks, counts)
             read = sum(len(chunk.records) for chunk in chunks if chunk.records is not None)
             count += read
             progress.advance(read)
@@ -222,7 +222,7 @@ class GlobalRestore:
             chunks.append(_Chunk(planned.partition, None, planned.end))
         yield chunks
 
-    def _applied(
+    def _apply_chunks(
         self, reached: CopyProgress, chunks: list[_Chunk], counts: GlobalRestoreCounts
     ) -> CopyProgress:
         try:

@@ -77,7 +77,7 @@ class GlobalStores:
         """Restore the copies and open a view of each."""
         with ExitStack() as opened:
             for part in self._spec.parts():
-                self._views[part.store] = self._opened(part, self._planned[part.topic], opened)
+                self._views[part.store] = self._open_store(part, self._planned[part.topic], opened)
             self._opened_copies = opened.pop_all()
         return self
 
@@ -88,7 +88,7 @@ class GlobalStores:
     def open(self, name: str) -> ByteReader:
         return self._views[store_of(name)].open(name)
 
-    def _opened(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
+    def _open_store(self, part: GlobalPart, planned: Mapping[int, int], opened: ExitStack) -> ByteStores:
         copies = self._spec.copies
         engine = copies.engines[part.store]
         directory = Path(copies.directory) / directory_of_global(part.store)

@@ -76,7 +76,7 @@ def _of_task(step: StepFacts, value: float) -> Values:
     return [((step.task,), value)]
 
 
-def _each(step: StepFacts, values: Mapping[str, float]) -> Values:
+def _per_label(step: StepFacts, values: Mapping[str, float]) -> Values:
     return [((step.task, name), value) for name, value in values.items()]
 
 
@@ -90,7 +90,7 @@ def _drops(step: StepFacts) -> Values:
     yield from step.restored_global.dropped.items()
 
 
-def _sent(outcome: Outcome) -> Mapping[str, float]:
+def _sent_records(outcome: Outcome) -> Mapping[str, float]:
     sent: Counter[str] = Counter()
     for topic, records in outcome.sends:
         sent[topic] += len(records)
@@ -121,11 +121,11 @@ def _store_changes(outcome: Outcome) -> Mapping[str, float]:
 _RECORDS: Final = (
     Measure(
         Metric(READ, _TOPIC, "records read from topics", "records-consumed-total", "read_records"),
-        lambda step: _each(step, {topic: records for topic, (records, _) in step.read.items()}),
+        lambda step: _per_label(step, {topic: records for topic, (records, _) in step.read.items()}),
     ),
     Measure(
         Metric(READ_BYTES, _TOPIC, "bytes of their keys and values", "bytes-consumed-total", "read_bytes"),
-        lambda step: _each(step, {topic: size for topic, (_, size) in step.read.items()}),
+        lambda step: _per_label(step, {topic: size for topic, (_, size) in step.read.items()}),
     ),
     Measure(
         Metric(
@@ -145,7 +145,7 @@ _RECORDS: Final = (
             "records-produced-total",
             "sent_records",
         ),
-        lambda step: _each(step, _sent(step.outcome)),
+        lambda step: _per_label(step, _sent_records(step.outcome)),
     ),
     Measure(
         Metric(
@@ -168,7 +168,7 @@ _RECORDS: Final = (
             part="name",
             whole=False,
         ),
-        lambda step: _each(step, step.outcome.metrics.counted),
+        lambda step: _per_label(step, step.outcome.metrics.counted),
     ),
 )
 
@@ -178,7 +178,7 @@ _FAILED: Final = Measure(
         _OPERATOR,
         "records that failed in an operator, under the policies `skip` and `dead_letter`",
     ),
-    lambda step: _each(step, step.outcome.metrics.failed),
+    lambda step: _per_label(step, step.outcome.metrics.failed),
 )
 
 _TASKS: Final = (
@@ -209,7 +209,7 @@ _TASKS: Final = (
             "active-buffer-count",
             "buffered_records",
         ),
-        lambda step: _each(step, _buffered(step.outcome)),
+        lambda step: _per_label(step, _buffered(step.outcome)),
     ),
     Measure(
         Metric(
@@ -281,7 +281,7 @@ _STATE: Final = (
         Metric(
             STORE_BYTES, _STORE, "compressed size of the log", "total-sst-files-size, nearly", "state_bytes"
         ),
-        lambda step: _each(step, _store_bytes(step.manifest)),
+        lambda step: _per_label(step, _store_bytes(step.manifest)),
     ),
     Measure(
         Metric(
@@ -290,7 +290,7 @@ _STATE: Final = (
             "rows that micro-batches changed; a row that a micro-batch changes several times counts once",
             "put-rate",
         ),
-        lambda step: _each(step, _store_changes(step.outcome)),
+        lambda step: _per_label(step, _store_changes(step.outcome)),
     ),
 )
 

@@ -184,7 +184,7 @@ def _with_parked(manifest: Manifest, copy: LocalCopy, current: Version | None) -
     """Apply the parked versions that follow the copy's version, and return the version reached."""
     if current is not None and not manifest.remembers(current):
         return current
-    for version in manifest.after(current):
+    for version in manifest.versions_after(current):
         parked = copy.parked(version)
         if parked is None:
             break

@@ -85,7 +85,7 @@ def newest(runs: Sequence[pa.Table]) -> Iterator[list[StoreChange]]:
     Args:
         runs: Changes, oldest first.
     """
-    keys, values = (_joined(run[name] for run in runs) for name in SCHEMA.names)
+    keys, values = (_concatenated(run[name] for run in runs) for name in SCHEMA.names)
     del runs  # only the joined columns are still needed
     order = pc.sort_indices(keys)  # stable
     keys = keys.take(order)
@@ -99,6 +99,6 @@ def newest(runs: Sequence[pa.Table]) -> Iterator[list[StoreChange]]:
         yield list(zip(keys[some].to_pylist(), values[some].to_pylist()))
 
 
-def _joined(columns: Iterable[pa.ChunkedArray]) -> pa.Array:
+def _concatenated(columns: Iterable[pa.ChunkedArray]) -> pa.Array:
     chunks = [chunk for column in columns for chunk in column.chunks]
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_binary())

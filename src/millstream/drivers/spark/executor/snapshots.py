@@ -86,7 +86,7 @@ def snapshot_from_json(
             TopicPartition(topic, partition): deadline
             for topic, partition, deadline in data.get("deadlines", ())
         },
-        _waiting(*data["waiting"]) if "waiting" in data else None,
+        _waiting_from_json(*data["waiting"]) if "waiting" in data else None,
         {
             TopicPartition(topic, partition): Progress(position, tuple(map(tuple, unfinished)))
             for topic, partition, position, unfinished in data.get("progress", ())
@@ -95,7 +95,7 @@ def snapshot_from_json(
     )
 
 
-def _waiting(topic: str, partition: int, reason: Reason, since_ms: int) -> Waiting:
+def _waiting_from_json(topic: str, partition: int, reason: Reason, since_ms: int) -> Waiting:
     return Waiting(TopicPartition(topic, partition), reason, since_ms)
 
 

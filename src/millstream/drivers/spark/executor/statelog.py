@@ -106,10 +106,12 @@ class StateLog:
 
     def _loaded(self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]]) -> Manifest:
         for store, items in waiting.items():
-            manifest, _ = self._appended(manifest, store, list(items.items()))
+            manifest, _ = self._append_changes(manifest, store, list(items.items()))
         return manifest
 
-    def _appended(self, manifest: Manifest, store: str, items: list[StoreChange]) -> tuple[Manifest, int]:
+    def _append_changes(
+        self, manifest: Manifest, store: str, items: list[StoreChange]
+    ) -> tuple[Manifest, int]:
         """Append the changes of a byte store as one segment per key group, and return the number of bytes written."""
         written = 0
         for number, part in by_key_group(items).items():
@@ -137,7 +139,7 @@ class StateLog:
         self._remove(gone)
         written = 0
         for store, items in changes.items():
-            manifest, size = self._appended(manifest, store, items)
+            manifest, size = self._append_changes(manifest, store, items)
             written += size
         manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
         copy.park(manifest.current, changes, dropped)

@@ -120,7 +120,7 @@ class TaskRun:
             yield from self._keep_times(sub) if timed_topics(sub) else self._forget()
             return
         changelogs = Changelogs(plan, sub, self._id)
-        before = self._committed(sub, changelogs)
+        before = self._load_committed(sub, changelogs)
         copies = TaskCopies(self._spec.copies, str(self._id), sub.stores)
         restored, task, outcome = self._stepped_over(copies, before.manifest, sub, self._snapshot(before))
         yield from self._sends(self._content(changelogs, before, copies, outcome.dropped_slices))
@@ -138,7 +138,7 @@ class TaskRun:
         )
         yield self._report(replace(facts, stores=memory.store_memories()))
 
-    def _committed(self, sub: SubTopology, changelogs: Changelogs) -> _CommittedStores:
+    def _load_committed(self, sub: SubTopology, changelogs: Changelogs) -> _CommittedStores:
         """Load the state of the task for the stores of the topology."""
         lineage, fingerprints = self._spec.topology.lineage, self._spec.topology.plan.store_fingerprints()
         renamed = lineage.renamed_stores
@@ -216,14 +216,14 @@ class TaskRun:
     ) -> tuple[int, Task, Outcome]:
         """Run one step over the local copies. Repeat it once if a copy is damaged or another attempt has written it."""
         try:
-            return self._over(copies, manifest, sub, snapshot)
+            return self._step_over_copies(copies, manifest, sub, snapshot)
         except (DamagedCopyError, CopyMovedError) as error:
             log.warning("restarting the micro-batch in task %s: %s", self._id, error)
         gc.collect()  # the traceback may hold files that can be open only once
         self._read = {}
-        return self._over(copies, manifest, sub, snapshot)
+        return self._step_over_copies(copies, manifest, sub, snapshot)
 
-    def _over(
+    def _step_over_copies(
         self, copies: TaskCopies, manifest: Manifest, sub: SubTopology, snapshot: Snapshot | None
     ) -> tuple[int, Task, Outcome]:
         """Run one step over the local copies, and return the number of restored changes, the task and the outcome.
@@ -316,7 +316,7 @@ class TaskRun:
     def _step(self, sub: SubTopology, view: ByteStores, snapshot: Snapshot | None) -> tuple[Task, Outcome]:
         """Run one step, with the global stores as the micro-batch sees them."""
         if not sub.global_stores:
-            return self._stepped(sub, view, snapshot)
+            return self._run_task(sub, view, snapshot)
         spec = self._spec
         assert spec.global_topics is not None
         known = GlobalStoresSpec(spec.topology, spec.copies, spec.global_topics, self._listener)
@@ -325,9 +325,9 @@ class TaskRun:
         self._global_ends = planned
         with GlobalStores(known, str(self._id), planned, self._now_ms) as global_stores:
             self._global_counts = global_stores.counts
-            return self._stepped(sub, view, snapshot, global_stores)
+            return self._run_task(sub, view, snapshot, global_stores)
 
-    def _stepped(
+    def _run_task(
         self,
         sub: SubTopology,
         view: ByteStores,

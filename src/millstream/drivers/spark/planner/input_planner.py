@@ -10,7 +10,7 @@ from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetRange, TimeIndex
-from millstream.core.runtime.alignment import Pace, Situation, aligned
+from millstream.core.runtime.alignment import Pace, Situation, plan_alignment
 from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
 from millstream.core.runtime.messages import BufferedRecords
@@ -74,7 +74,7 @@ class InputPlanner:
         planned = {topic: dict(partitions) for topic, partitions in now.admitted.items()}
         until: Flat = {}
         for number, group in enumerate(self._groups):
-            alignment = aligned(group, self._situation(group, now), self._index, self._paces[number])
+            alignment = plan_alignment(group, self._situation(group, now), self._index, self._paces[number])
             self._paces[number] = alignment.pace
             until.update(_still_known(group, alignment.ends, now))
             until.update(alignment.until)
@@ -82,22 +82,22 @@ class InputPlanner:
                 planned[topic][partition] = end
         if not self._watched:
             return planned, None
-        behind = _lag(_of(now.log_ends, self._watched), planned)
+        behind = _lag(_offsets_of(now.log_ends, self._watched), planned)
         known = {partition: time for partition, time in until.items() if partition in behind}
         remaining = RemainingInputs(behind, known, frozenset(now.paused), now.bounded)
         return planned, replace(remaining, to_be_written=lower_bounds(self._writers, now.before, remaining))
 
     def _situation(self, group: CoProcessed, now: Outlook) -> Situation:
         partitions, records = group.partitions, now.records
-        start = _of(now.start, partitions)
+        start = _offsets_of(now.start, partitions)
         active = [
             partition for partition in partitions if partition.topic not in now.paused
         ]  # no task waits for a paused topic
         return Situation(
             start,
-            {**start, **_of(now.ends, active)},
-            {**start, **_of(now.log_ends, active)},
-            _of(now.admitted, partitions),
+            {**start, **_offsets_of(now.ends, active)},
+            {**start, **_offsets_of(now.log_ends, active)},
+            _offsets_of(now.admitted, partitions),
             self._room(group, records, now.bytes_per_record),
             frozenset(p for i in _inputs(group) if i.partition in records.buffered for p in i.feeders),
             {partition: newest for partition, (_, _, newest) in records.buffered.items()},
@@ -197,7 +197,7 @@ def _still_known(group: CoProcessed, ends: Mapping[TopicPartition, int], now: Ou
     before = {} if now.before is None else dict(now.before.until)
     if not now.ends and group.broker_time:
         before = {**dict.fromkeys(ends, 0), **before}
-    start = _of(now.start, group.partitions)
+    start = _offsets_of(now.start, group.partitions)
     return {p: ms for p, ms in before.items() if p in ends and ends[p] == start[p]}
 
 
@@ -211,7 +211,7 @@ def _lag(ends: Flat, planned: Offsets) -> Flat:
     return {partition: count for partition, count in left.items() if count > 0}
 
 
-def _of(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
+def _offsets_of(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:
     return {
         partition: offsets[partition.topic][partition.partition]
         for partition in partitions

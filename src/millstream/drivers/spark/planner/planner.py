@@ -110,7 +110,7 @@ class Planner:
         return start if planned is None else planned.to_json()
 
     def _next(self, start: BatchPlan) -> BatchPlan | None:
-        request, begun = self._asked(start), self._begun
+        request, begun = self._ask_for_orders(start), self._begun
         try:
             return self._complete_plan(start, request)
         except BrokerUnavailableError as error:
@@ -139,7 +139,7 @@ class Planner:
             taps=request.orders.taps,
         )
 
-    def _asked(self, start: BatchPlan) -> _Request:
+    def _ask_for_orders(self, start: BatchPlan) -> _Request:
         clock = wall_clock(self._spec.clock)
         if not self._begun:
             self._check_continues(start)
@@ -178,21 +178,21 @@ class Planner:
         self._begun = True
         remaining = self._unknown(orders)
         if ends is not None:
-            readable = self._fan_outs.readable(positions, self._limited(ends), orders.records)
-            _, remaining = self._aligned(request, positions, positions, {}, readable)
-        planned = self._after(start, positions, clock, remaining)
+            readable = self._fan_outs.readable(positions, self._limited_ends(ends), orders.records)
+            _, remaining = self._aligned_ends(request, positions, positions, {}, readable)
+        planned = self._plan_after(start, positions, clock, remaining)
         return replace(planned, tick=start.tick + 1, initialization=self._spec.initialization)
 
     def _initializing_again(self, request: _Request) -> BatchPlan:
         """Plan a micro-batch that reads nothing and starts all tasks, so that they correct their changelog topics."""
         start, clock, _, orders = request
-        planned = self._after(start, start.positions, clock, self._unknown(orders))
+        planned = self._plan_after(start, start.positions, clock, self._unknown(orders))
         return replace(planned, tick=start.tick + 1, initialization=Initialization())
 
     def _following(self, request: _Request) -> BatchPlan | None:
         """Plan a micro-batch that reads records or wakes tasks. Return None if there is nothing to do."""
         start, clock, ends, orders = request
-        due = self._due(request)
+        due = self._due_tasks(request)
         if ends is None:
             planned, remaining = start.positions, self._unknown(orders)
             goes_on = False
@@ -200,22 +200,22 @@ class Planner:
             positions = self._topics.without_lost(start.positions, ends)
             if positions is None:
                 return None
-            limited = self._limited(ends)
+            limited = self._limited_ends(ends)
             readable = self._fan_outs.readable(positions, limited, orders.records)
-            allowed = self._allowed(positions, readable, orders)
+            allowed = self._allowed_ends(positions, readable, orders)
             admitted = self._repartitions.admitted(positions, allowed, orders.bytes_per_record)
-            planned, remaining = self._aligned(request, positions, admitted, allowed, readable)
+            planned, remaining = self._aligned_ends(request, positions, admitted, allowed, readable)
             goes_on = planned != start.positions or self._releases_records(request, remaining)
             if goes_on:
-                self._throttle.taken(positions, planned)
+                self._throttle.take_tokens(positions, planned)
             else:
                 self._must_wait = self._final is not None and self._has_more(request, limited)
         if not goes_on and not due:
             return None
-        following = self._after(start, planned, clock, remaining)
+        following = self._plan_after(start, planned, clock, remaining)
         return replace(following, tick=start.tick + bool(due), woken=due)
 
-    def _after(
+    def _plan_after(
         self, start: BatchPlan, positions: Offsets, clock: WallClock, remaining: RemainingInputs | None
     ) -> BatchPlan:
         batch = BatchId(start.id.checkpoint, start.id.number + 1, self._spec.run)
@@ -247,7 +247,7 @@ class Planner:
             return False
         return time.monotonic() - self._last_began_s < self._spec.trigger_interval_ms / 1000
 
-    def _allowed(self, positions: Offsets, limited: Offsets, orders: PlanningOrders) -> Offsets:
+    def _allowed_ends(self, positions: Offsets, limited: Offsets, orders: PlanningOrders) -> Offsets:
         """Return how far topics may be read, without paused topics. While draining, return only internal topics."""
         readable = {topic: ends for topic, ends in limited.items() if topic not in orders.paused}
         if not orders.intake:
@@ -257,7 +257,7 @@ class Planner:
         readable = self._repartitions.without_full(positions, readable, orders.records)
         return _within_room(positions, readable, self._finished_later, orders.records.room)
 
-    def _due(self, request: _Request) -> tuple[str, ...]:
+    def _due_tasks(self, request: _Request) -> tuple[str, ...]:
         """Return the tasks to wake. In a run to the end, only tasks with buffered records."""
         orders = request.orders
         if self._final is None:
@@ -265,7 +265,7 @@ class Planner:
         idle_until = orders.records.idle_until_ms
         return orders.due if idle_until is not None and idle_until <= request.clock.now_ms else ()
 
-    def _aligned(
+    def _aligned_ends(
         self, request: _Request, positions: Offsets, admitted: Offsets, allowed: Offsets, log_ends: Offsets
     ) -> tuple[Offsets, RemainingInputs | None]:
         """Plan inputs that are processed together up to a common time."""
@@ -333,7 +333,7 @@ class Planner:
         known = with_new_names(start.topology.stores, topology.lineage.renamed_stores)
         check_stores(known, topology.plan.store_fingerprints())
 
-    def _limited(self, ends: Offsets) -> Offsets:
+    def _limited_ends(self, ends: Offsets) -> Offsets:
         return ends if self._final is None else {**ends, **self._final}
 
 

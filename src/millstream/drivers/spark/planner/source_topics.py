@@ -50,7 +50,7 @@ class InputTopics:
                 log.warning("waiting for the broker: %s", error)
             return None
         except TopicNotFoundError:  # perhaps recreated with fewer partitions
-            if bounded or not (self._gone_from_patterns() or self.recreated_among(self._all())):
+            if bounded or not (self._gone_from_patterns() or self.recreated_among(self._all_topics())):
                 raise
             return None
         if self._unavailable_since is not None:
@@ -142,7 +142,7 @@ class InputTopics:
             self._spec.control.ask("topics", tuple(sorted(gone)))
         return bool(gone)
 
-    def _all(self) -> list[str]:
+    def _all_topics(self) -> list[str]:
         topology = self._spec.topology
         return [*topology.plan.broker_topics, *topology.global_partitions]
 

@@ -60,7 +60,7 @@ def _positions(
     begin, end = spec.broker.begin_offsets(counts), spec.broker.end_offsets(counts)
     positions: Offsets = {}
     for topic in counts:
-        reset = "earliest" if _follows(spec, topic, known) else _reset(spec, topic)
+        reset = "earliest" if _continues_split_partition(spec, topic, known) else _reset(spec, topic)
         if reset == "none":
             _check_known(spec, topic, counts[topic], known, why)
         if isinstance(reset, timedelta):
@@ -80,7 +80,7 @@ def _reset(spec: SourceSpec, topic: str) -> OffsetReset:
     return source.offset_reset or spec.offset_reset
 
 
-def _follows(spec: SourceSpec, topic: str, known: Offsets) -> bool:
+def _continues_split_partition(spec: SourceSpec, topic: str, known: Offsets) -> bool:
     """Return whether a topic continues a split partition whose position is known. No offset reset skips its records."""
     split = spec.topology.plan.fan_outs.get(topic)
     return split is not None and split.partition in known.get(split.topic, {})

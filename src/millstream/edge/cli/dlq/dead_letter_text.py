@@ -129,10 +129,10 @@ def print_letter(found: tuple[Envelope, bool], *, as_json: bool) -> None:
     typer.echo(f"error        {printable(facts['error'])}")
     typer.echo(f"replayed     {_replays(letter, replayed) or 'no'}")
     typer.echo(f"record       {'as it was read' if letter.as_read else 'as it reached the operator'}")
-    typer.echo(f"key          {_shown(letter.key)}")
-    typer.echo(f"value        {_shown(letter.value)}")
+    typer.echo(f"key          {_printable_data(letter.key)}")
+    typer.echo(f"value        {_printable_data(letter.value)}")
     for name, value in letter.own_headers:
-        typer.echo(f"header       {printable(name)} = {_shown(value)}")
+        typer.echo(f"header       {printable(name)} = {_printable_data(value)}")
     for line in facts["traceback"].splitlines():
         typer.echo(f"  {printable(line)}")
 
@@ -185,7 +185,7 @@ def letter_json(letter: Envelope, replayed: bool) -> dict[str, object]:
     }
 
 
-def _shown(data: bytes | None) -> str:
+def _printable_data(data: bytes | None) -> str:
     if data is None:
         return "null"
     try:

@@ -71,7 +71,7 @@ def advertised_finding(
 ) -> Finding:
     name = "advertised addresses"
     if not unreachable:
-        return Finding(name, True, f"{_shown(addresses)} can be reached")
+        return Finding(name, True, f"{_address_list(addresses)} can be reached")
     why = "; ".join(f"{host}:{port}: {problem}" for (host, port), problem in unreachable.items())
     fix = (
         "set advertised.listeners of those brokers to addresses that this machine can resolve and reach, or make these "
@@ -99,7 +99,7 @@ def _unreachable(addresses: Iterable[tuple[str, int]], timeout_s: float) -> dict
     return problems
 
 
-def _shown(addresses: Iterable[tuple[str, int]]) -> str:
+def _address_list(addresses: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{host}:{port}" for host, port in addresses)
 
 

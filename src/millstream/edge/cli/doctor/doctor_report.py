@@ -71,7 +71,7 @@ def examine(
     _print(console, about_settings, required=True)
     failed = [] if about_settings.ok else [about_settings]
     for entry in CHECKS:
-        for finding in _listed(entry, inquiry):
+        for finding in _findings_of(entry, inquiry):
             _print(console, finding, required=entry.required)
             if entry.required and not finding.ok:
                 failed.append(finding)
@@ -109,7 +109,7 @@ def _inquiry(settings: Settings, servers: str | None, topics: tuple[str, ...]) -
     return Inquiry(servers, topics, Path(settings.state_dir), client, spark=settings.spark)
 
 
-def _listed(entry: DoctorEntry, inquiry: Inquiry) -> list[Finding]:
+def _findings_of(entry: DoctorEntry, inquiry: Inquiry) -> list[Finding]:
     """Return the findings of a check; one finding if its package cannot be imported."""
     try:
         found = entry.check(inquiry)

@@ -44,7 +44,7 @@ def check_executors(inquiry: Inquiry) -> list[Finding]:
     try:
         session = session_for("millstream-doctor", master, {**inquiry.spark, **_CONF})
         try:
-            return _probed(session, inquiry)
+            return _probe_findings(session, inquiry)
         finally:
             session.stop()
     except Exception as error:  # errors of Spark, Py4J and Python have only a text in common
@@ -68,7 +68,7 @@ def refused_finding(master: str, error: str) -> Finding:
     return Finding("executors", False, f"no Spark job could run on {master}: {why}", fix)
 
 
-def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
+def _probe_findings(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
     from pyspark import cloudpickle
 
     from millstream.drivers.spark import executor_id
@@ -86,7 +86,7 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
             )
         ]
     limits = dict(requirements(_required()))
-    wanted, look, named = _wanted(inquiry, limits), probe.look, executor_id.executor_in
+    wanted, look, named = _probe_request(inquiry, limits), probe.look, executor_id.executor_in
     by_value = (probe, executor_id)
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
@@ -103,7 +103,7 @@ def _probed(session: SparkSession, inquiry: Inquiry) -> list[Finding]:
     return [
         finding
         for _, facts in sorted(by_executor.items())
-        for finding in executor_findings(facts, limits, _own())
+        for finding in executor_findings(facts, limits, _driver_versions())
     ]
 
 
@@ -130,7 +130,7 @@ def _required() -> Sequence[str]:
         return ()
 
 
-def _own() -> dict[str, str]:
+def _driver_versions() -> dict[str, str]:
     """Return the Spark driver's versions of Python and of packages that must be equal."""
     found = {"python": platform.python_version()}
     for package in _SAME:
@@ -141,7 +141,7 @@ def _own() -> dict[str, str]:
     return found
 
 
-def _wanted(inquiry: Inquiry, packages: Iterable[str]) -> Wanted:
+def _probe_request(inquiry: Inquiry, packages: Iterable[str]) -> Wanted:
     modules = {name: module_of(name) for name in sorted({*_SAME, *packages})}
     servers = (inquiry.bootstrap_servers or "").split(",")
     addresses = [address for address in map(_address, servers) if address is not None]

@@ -60,7 +60,9 @@ def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Fac
         "python": platform.python_version(),
         "versions": {package: imported(package, module) for package, module in wanted.modules.items()},
         "unreachable": {
-            f"{host}:{port}": why for host, port in wanted.addresses if (why := _tried(host, port, wanted))
+            f"{host}:{port}": why
+            for host, port in wanted.addresses
+            if (why := _connection_error(host, port, wanted))
         },
         "directories": {directory: _directory(directory) for directory in wanted.directories},
     }
@@ -79,7 +81,7 @@ def imported(package: str, module: str) -> tuple[str, str]:
     return found, ""
 
 
-def _tried(host: str, port: int, wanted: Wanted) -> str:
+def _connection_error(host: str, port: int, wanted: Wanted) -> str:
     try:
         socket.create_connection((host, port), wanted.timeout_s).close()
     except OSError as error:

@@ -117,14 +117,16 @@ class _OpenCalendarWindows:
         return NEVER if first is None else int(first[0].end) + self._grace
 
     def gone_at(self) -> int:
-        return int(self._store.gone_at(self._closed + 1))
+        return int(self._store.gone_at(self._last_closed_start + 1))
 
     def _open(self) -> Iterator[tuple[Windowed[Any], Any]]:
-        found: Iterator[tuple[Windowed[Any], Any]] = self._store.kept(self._closed + 1, FOREVER)
+        found: Iterator[tuple[Windowed[Any], Any]] = self._store.stored_windows(
+            self._last_closed_start + 1, FOREVER
+        )
         return found
 
     @property
-    def _closed(self) -> int:
+    def _last_closed_start(self) -> int:
         """Start of the last window whose result was emitted. Every earlier window was emitted or has no entry."""
         closed: int = self._memory.get("closed", -1)
         return closed

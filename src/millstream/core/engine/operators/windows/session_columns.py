@@ -22,11 +22,11 @@ from itertools import compress, islice, repeat
 from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
-from millstream.core.engine.columns import Form, behind, columns_of, each
+from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.operators.aggregations import needs_values
 from millstream.core.engine.operators.windows.session_windows import LATE, aggregation_of
-from millstream.core.engine.operators.windows.window_columns import KeysInWindows, complete
+from millstream.core.engine.operators.windows.window_columns import KeysInWindows, drop_incomplete
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.window_nodes import SessionAggregate
@@ -42,7 +42,7 @@ _Session = tuple[int, int, Any]
 def _compile_in_columns(node: SessionAggregate, compiled: Compiled) -> Form | None:
     in_order_of_keys = node.store.value.immutable and not (node.store.by_time or node.store.strict)
     kept_back = node.emit.at_close or compiled.late(node) is not None or compiled.caches.of(node) is not None
-    form = None if node.fold is None or kept_back or not in_order_of_keys else behind(node, compiled)
+    form = None if node.fold is None or kept_back or not in_order_of_keys else form_downstream(node, compiled)
     if form is None:
         return None
     return Form(_SessionAggregation(node, compiled, form.call).take, form.calls_functions)
@@ -108,17 +108,17 @@ class _SessionAggregation:
         self._retention = node.store.retention_ms
 
     def take(self, columns: Columns) -> None:
-        columns = complete(columns, self._runtime, with_values=self._with_values)
+        columns = drop_incomplete(columns, self._runtime, with_values=self._with_values)
         try:
             keys: Any = columns.keys.serialised(self._key)
             values = columns.values.objects() if self._with_values else repeat(None, len(keys))
         except Exception:  # then process record by record, to find the bad ones
-            return each(columns, self._row, self._runtime)
+            return call_per_row(columns, self._row, self._runtime)
         if not keys:
             return None
         time = self._memory.get("time", -1)
         if self._retention < self._wait or self._store.oldest > max(time - self._wait, 0) + 1:
-            return each(columns, self._row, self._runtime)
+            return call_per_row(columns, self._row, self._runtime)
         first = max(min(columns.timestamps) - self._gap, time - self._wait)
         batch = _Batch(self._store, first, max(columns.timestamps) + self._gap)
         results = _Results([], [], [], [])
@@ -127,7 +127,7 @@ class _SessionAggregation:
         self._advance(max(columns.timestamps[:done], default=-1))
         self._forward(columns, results)
         if done < len(keys):
-            each(columns.part(done, len(keys)), self._row, self._runtime)
+            call_per_row(columns.part(done, len(keys)), self._row, self._runtime)
         return None
 
     def _merge(

@@ -143,7 +143,7 @@ def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _OpenSlidingW
             runtime.drop(LATE)
             return True
         try:
-            touches = _around(store, key, timestamp, difference)
+            touches = _fetch_touches(store, key, timestamp, difference)
             in_time = [touch for touch in touches if touch.start >= first_open]
             changes = [(touch, *added(key, value, timestamp, touch)) for touch in in_time]
             for touch, new, then in changes:
@@ -166,7 +166,7 @@ def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _OpenSlidingW
     return add
 
 
-def _around(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch]:
+def _fetch_touches(store: Any, key: Any, timestamp: int, difference: int) -> list[Touch]:
     if timestamp < difference:
         return touched_early(store.fetch(key, 0, timestamp + 1), timestamp)
     first = max(0, timestamp - 2 * difference)

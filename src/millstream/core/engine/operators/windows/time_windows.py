@@ -40,7 +40,7 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
     key_bytes, initializer, aggregator = node.store.key.serialize, node.initializer, node.aggregator
     size, starts, tumbling = windows.size_ms, windows.starts, windows.size_ms == windows.advance_ms
     last_start = FOREVER - size
-    opened, slots = _opening(node, compiled)
+    open_slot, slots = _opening(node, compiled)
 
     def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
         late = failed = False
@@ -50,7 +50,7 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
                 runtime.drop(LATE)
                 continue
             slot = slots.get(start)
-            if slot is None and (slot := opened(start, first_open)) is None:
+            if slot is None and (slot := open_slot(start, first_open)) is None:
                 continue
             stored_key_of, get, put = slot
             try:
@@ -111,7 +111,7 @@ def _opening(
     slots: dict[int, Slot] = {}
     limit = 64
 
-    def opened(start: int, first_open: int) -> Slot | None:
+    def open_slot(start: int, first_open: int) -> Slot | None:
         nonlocal limit
         share = store.open_window(start)
         if share is None:
@@ -128,7 +128,7 @@ def _opening(
         slots[start] = slot
         return slot
 
-    return opened, slots
+    return open_slot, slots
 
 
 def _no_row(stored_key: bytes) -> None:
@@ -154,7 +154,7 @@ class WindowClosing(NamedTuple):
 def _closing(node: WindowedAggregate, compiled: Compiled) -> WindowClosing:
     child, windows = compiled.children(node), node.windows
     store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.remembered_as)
-    between = store.fetch_all if node.emit.loses else store.kept
+    between = store.fetch_all if node.emit.loses else store.stored_windows
     closed: int = windows.last_closed(memory.get("closed", -1))
     due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms
 

@@ -27,7 +27,7 @@ from operator import add, getitem, gt, itemgetter, not_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
-from millstream.core.engine.columns import Form, behind, columns_of, each
+from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.operators.aggregations import INCOMPLETE, Before, Entry, folding, needs_values
 from millstream.core.engine.operators.windows.time_windows import Shared
@@ -55,7 +55,7 @@ def _compile_in_columns(node: WindowedAggregate, compiled: Compiled) -> Form | N
     late, calls_functions = compiled.late(node), not _without_functions(node, compiled)
     if node.emit.at_close:
         return Form(_Aggregation(node, node.fold, compiled, None).take, calls_functions)
-    form = behind(node, compiled)
+    form = form_downstream(node, compiled)
     if form is None:
         return None
     calls_functions = form.calls_functions or (late is not None and calls_functions)
@@ -144,7 +144,7 @@ class WindowedKeys(KeysInWindows):
         return WindowedKeys(self._keys.part(start, end), self._key, self._starts[start:end], self._size)
 
 
-def complete(columns: Columns, runtime: Runtime, *, with_values: bool) -> Columns:
+def drop_incomplete(columns: Columns, runtime: Runtime, *, with_values: bool) -> Columns:
     """Drop records without a key and, if values are needed, without a value."""
     if columns.keys.any_null():
         kept = columns.keys.present()
@@ -196,11 +196,11 @@ class _Aggregation:
     def take(self, columns: Columns) -> None:
         if self._shared.clock is not None and columns.timestamps:
             self._shared.clock.note_input()
-        columns = complete(columns, self._runtime, with_values=self._with_values)
+        columns = drop_incomplete(columns, self._runtime, with_values=self._with_values)
         try:
             columns.keys.serialised(self._key)
         except Exception:  # then process record by record, to find the bad ones
-            each(columns, self._row, self._runtime)
+            call_per_row(columns, self._row, self._runtime)
         else:
             if columns.timestamps:
                 self._take(columns)
@@ -209,7 +209,7 @@ class _Aggregation:
         times, late = self._times(columns.timestamps)
         cuts = [] if times is None else self._cuts(columns, times)
         if len(cuts) * _APART > len(columns.timestamps):
-            return each(columns, self._row, self._runtime)
+            return call_per_row(columns, self._row, self._runtime)
         begin, late_times = 0, times if late else None
         for end, happen in cuts:
             if not self._add(columns, late_times, begin, end):
@@ -276,7 +276,7 @@ class _Aggregation:
 
     def _forward_late(self, columns: Columns, number: int) -> None:
         assert self._late_child is not None
-        each(columns.part(number, number + 1), self._late_child, self._runtime)
+        call_per_row(columns.part(number, number + 1), self._late_child, self._runtime)
 
     def _add(self, columns: Columns, times: list[int] | None, begin: int, end: int) -> bool:
         """Add the records between two cuts to their windows.
@@ -292,7 +292,7 @@ class _Aggregation:
         if done == end - begin:
             return True
         self._shared.advance(max(columns.timestamps[: begin + done], default=-1))
-        each(columns.part(begin + done, len(columns.timestamps)), self._row, self._runtime)
+        call_per_row(columns.part(begin + done, len(columns.timestamps)), self._row, self._runtime)
         return False
 
     def _pairs(self, timestamps: list[int], times: list[int] | None) -> _Pairs:
@@ -330,12 +330,12 @@ class _Aggregation:
         except Exception:  # then process record by record, to find the bad ones
             return 0
         entries = _Entries(self._store, rows, keys, pairs.starts)
-        folded = self._fold(entries.before(), values, batch.timestamps)
+        folded = self._fold(entries.read(), values, batch.timestamps)
         done, size = len(folded.results), len(part.timestamps)
         if done < len(keys):
             size = pairs.records[done]
             done = bisect_left(pairs.records, size)
-            folded = folded.first(done)
+            folded = folded.head(done)
         if done:
             self._store.observe(max(pairs.starts[:done]))
             entries.write(folded.entries())
@@ -377,7 +377,7 @@ class _Entries:
             for slot, stored in slots.values()
         ]
 
-    def before(self) -> Before:
+    def read(self) -> Before:
         entries: dict[int, Entry | None] = {}
         readable = self._size
         for slot, stored_keys, numbers in self._slots:

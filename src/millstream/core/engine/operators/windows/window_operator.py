@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from millstream.core.engine.compile import Call, Compiled, nothing
+from millstream.core.engine.compile import Call, Compiled, discard
 from millstream.core.engine.idle import IdleClock
 from millstream.core.engine.operators.aggregations import INCOMPLETE
 from millstream.core.engine.runtime import Runtime
@@ -110,7 +110,7 @@ class Windower:
     closes_after_ms: int
     checks_from_ms: int | None = None
     no_key: str = NO_KEY
-    observe: Callable[[int], None] = nothing
+    observe: Callable[[int], None] = discard
 
 
 class Aggregation(NamedTuple):
@@ -128,7 +128,7 @@ class Aggregation(NamedTuple):
 
 def aggregation(node: Node, compiled: Compiled, windower: Windower) -> Aggregation:
     runtime, windows, emit = compiled.runtime, windower.open, windower.emit
-    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or nothing
+    memory, late = runtime.memory(node.remembered_as), compiled.late(node) or discard
     add, no_key, with_nulls = windower.add, windower.no_key, takes_null_values(node)
     close_first = windows.close if windows is not None and emit.at_once else None
     if windows is not None and not emit.at_once:
