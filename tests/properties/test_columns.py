@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.engine import columns
+from millstream.core.engine.operators import table_joins
 from millstream.core.engine.operators.windows import session_columns, window_columns
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.step_outcome import Outcome, Snapshot
@@ -121,7 +122,9 @@ def run(
     policy: Any,
     cache_bytes: int = 0,
     threads: Threads | None = None,
+    topics: tuple[str, str] | None = None,
 ) -> Run:
+    """Run each sub-topology. The first field of a row is its partition or, if there are two topics, the number of its topic."""
     plan, done = topology.plan("app"), Run()
     policies = ErrorPolicies(policy, policy, policy, "dead")
     for sub in plan.subtopologies:
@@ -137,6 +140,9 @@ def run(
         )
         task.init(0)
         (topic, *_) = sub.source_topics
+        inputs = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        if topics is not None:
+            inputs = [TopicPartition(name, 0) for name in topics]
         try:
             for rows, budget in steps:
                 for partition in (0, 1):
@@ -148,7 +154,7 @@ def run(
                     )
                     numbers = list(range(first, offsets[partition]))
                     fed = Records(keys, values, timestamps, numbers, headers if any(headers) else None)
-                    task.feed(TopicPartition(topic, partition), fed, offsets[partition])
+                    task.feed(inputs[partition], fed, offsets[partition])
                 outcome = task.step(0, budget)
                 stores.apply(outcome.changes, outcome.dropped_slices)
                 done.outcomes.append(outcome)
@@ -347,6 +353,56 @@ def test_sessions_in_columns_do_what_records_one_by_one_do(
     with patch.object(columns, "entries", record_by_record):
         by_records = run(sessions(**made), steps, policy)
     assert without_deletions_of_nothing(in_columns) == without_deletions_of_nothing(by_records)
+
+
+JOINERS: dict[str, dict[str, Any]] = {
+    "inner": {"join": lambda value, row: fails(f"{value}{row}")},
+    "left": {"left_join": lambda value, row: fails(f"{value}{row}")},
+    "with key": {"join": lambda key, value, row: f"{key}{value}{row}"},
+    "left with key": {"left_join": lambda key, value, row: f"{key}{value}{row}"},
+}
+
+
+def joined(source: Any, rows: Any, joiner: str, sink: str, **table: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    other = builder.table("rows", key=rows[0], value=rows[1], **table)
+    ((method, function),) = JOINERS[joiner].items()
+    stream = builder.stream("in", key=source[0], value=source[1])
+    results = getattr(stream, method)(other, function, with_key=joiner.endswith("key"))
+    results.to("out", key=SINKS[sink][0], value=SINKS[sink][1])
+    return builder.build()
+
+
+@settings(max_examples=400)
+@given(
+    source=SOURCES,
+    rows=SOURCES,
+    joiner=st.sampled_from(sorted(JOINERS)),
+    sink=st.sampled_from(["own", "json", "text", "picky"]),
+    few=st.sampled_from([0, 0, 3]),
+    steps=STEPS,
+    policy=st.sampled_from(["fail", "skip", "skip", "dead_letter"]),
+)
+def test_a_join_with_a_table_in_columns_does_what_records_one_by_one_do(
+    steps: Any, policy: str, few: int, **made: Any
+) -> None:
+    with patch.object(table_joins, "FEW", few):
+        in_columns = run(joined(**made), steps, policy, topics=("rows", "in"))
+    with patch.object(columns, "entries", record_by_record):
+        by_records = run(joined(**made), steps, policy, topics=("rows", "in"))
+    assert without_traces(in_columns) == without_traces(by_records)
+
+
+@pytest.mark.parametrize("joiner", sorted(JOINERS))
+def test_joins_with_a_table_are_taken_in_columns(joiner: str) -> None:
+    topology = joined((TEXT, TEXT), (TEXT, TEXT), joiner, "json", store="table")
+    assert columnar(topology) == ["KSTREAM-SOURCE-0000000002"]
+
+
+def test_a_join_with_a_versioned_table_is_taken_record_by_record() -> None:
+    store = ms.stores.options("table", history_retention=5)
+    topology = joined((TEXT, TEXT), (TEXT, TEXT), "inner", "json", store=store)
+    assert columnar(topology) == []
 
 
 def test_in_columns_a_session_that_can_no_longer_be_read_is_not_merged() -> None:
