@@ -69,6 +69,16 @@ class TestAFlush:
         metrics = counting(counts, cache_bytes=0).run("in", ("a", "x", 1), ("a", "x", 2)).metrics
         assert (metrics.merged, metrics.cache_bytes) == (0, 0)
 
+    def test_is_counted_anew_in_each_step(self) -> None:
+        host = counting(counts)
+        host.run("in", *[("a", "x", n) for n in range(5)])
+        metrics = host.step().metrics
+        assert (metrics.merged, metrics.cache_bytes) == (0, 0)
+
+    def test_counts_a_row_that_came_and_went_as_two_updates(self) -> None:
+        host = counting(lambda b: b.table("in"))
+        assert host.run("in", ("a", "x", 1), ("a", None, 2)).metrics.merged == 2
+
 
 class TestTheNewestRecord:
     def test_is_the_current_one_behind_the_cache(self) -> None:
@@ -138,6 +148,10 @@ class TestACacheThatIsFull:
         )
         outcome = host.run("in", *[(key, f"{n}", n) for n, key in enumerate("abcadab")])
         assert [key for key, *_ in sent(outcome)] == ["b", "c", "d", "a", "b"]
+
+    def test_is_measured_before_it_forwards(self) -> None:
+        host = counting(lambda b: b.table("in"), cache_bytes=3 * 210)
+        assert host.run("in", *[(key, "x", 1) for key in "abcde"]).metrics.cache_bytes > 3 * 210
 
     def test_forwards_columns_early_too(self) -> None:
         host = counting(counts, cache_bytes=20 * 250)

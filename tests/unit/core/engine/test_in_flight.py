@@ -68,6 +68,21 @@ class TestIssue:
         assert numbers(host.step()) == []
         assert host.task.under_way() == (Ticket("call", 0, 1, ""),)
 
+    def test_a_lost_call_is_no_longer_under_way(self) -> None:
+        host = Host(calling())
+        host.run("in", ("k", "v", 1))
+        host.task.lost(host.task.under_way())
+        assert host.task.under_way() == ()
+        assert numbers(host.step()) == [0]
+
+    def test_a_lost_call_of_a_finished_record_is_forgotten(self) -> None:
+        host = Host(calling())
+        outcome = host.run("in", ("k", "v", 1))
+        answer(host, outcome)
+        assert values(host.step()) == ["V"]
+        host.task.lost([call.ticket for call in outcome.issue])
+        assert numbers(host.step()) == []
+
     @pytest.mark.parametrize("operator", ["map_values_async", "foreach_async", "process_async"])
     def test_each_task_gives_the_same_function(self, operator: str) -> None:
         """A process pickles a function object once, and the function may be large."""
@@ -808,6 +823,21 @@ class TestHowMuchIsHandedOver:
         assert room(host.run("in", *((f"k{n}", "v", n) for n in range(4)))) == 4
         assert room(host.run("in", ("k", "v", 5))) == 1
         assert room(host.run("in", *((f"k{n}", "v", n) for n in range(3)))) == 0
+
+    def test_spilled_records_take_the_room_of_their_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
+        host = Host(calling(max_in_flight=1, order="partition"))
+        assert room(host.run("in", *((f"k{n}", "v", n) for n in range(600)))) == 0
+
+    def test_so_many_spilled_records_leave_no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        host = Host(calling())
+        host.run("in", *(("hot", "v", n) for n in range(900)))
+        spilled = 900 - len(unfinished(host))
+        monkeypatch.setattr(backpressure, "_MAX_SPILLED", spilled)
+        assert (spilled > 0, room(host.step())) == (True, 0)
+        monkeypatch.setattr(backpressure, "_MAX_SPILLED", spilled + 1)
+        assert room(host.step()) > 0
 
     def test_a_hot_key_leaves_room_for_others(self) -> None:
         host = Host(calling())
