@@ -181,7 +181,7 @@ def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ms.Topolo
     return builder.build()
 
 
-KEYS = st.sampled_from([None, b"", b"a", b"b", b"ab", b"\xff", b"12345678"])
+KEYS = st.sampled_from([None, b"", b"a", b"b", b"ab", b"a\x00", b"\xff", b"12345678"])
 VALUES = st.sampled_from([None, b"", b"a", b"b", b"c", b"aa", b"\xe2\x82", b'"a"', b"7", b"12345678"])
 HEADERS = st.sampled_from([(), (), (("h", b"1"),)])
 ROWS = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(-1, 9), HEADERS)

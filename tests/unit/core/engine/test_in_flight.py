@@ -68,6 +68,17 @@ class TestIssue:
         assert numbers(host.step()) == []
         assert host.task.under_way() == (Ticket("call", 0, 1, ""),)
 
+    @pytest.mark.parametrize("order", ["key", "completion"])
+    def test_a_record_that_cannot_be_stored_is_named(self, order: str) -> None:
+        opened: ms.Serde[Any] = ms.serdes.of(lambda text: text().encode(), lambda data: lambda: data.decode())
+        builder = ms.StreamsBuilder()
+        builder.stream("in", key=opened).map_values_async(str.upper, order=order).to("out")
+        host = Host(builder.build())
+        with pytest.raises(
+            ProcessingError, match=r"at offset 0 is in flight and cannot be stored: .*picklable"
+        ):
+            host.run("in", ("k", "v", 1))
+
     def test_a_lost_call_is_no_longer_under_way(self) -> None:
         host = Host(calling())
         host.run("in", ("k", "v", 1))

@@ -107,6 +107,28 @@ class TestIssue:
             driver.advance_wall_clock(10)
             assert [r.value for r in driver.read("out")] == ["TICK 10"]
 
+    def test_the_call_of_a_punctuator_goes_on_after_a_restart(self) -> None:
+        class Ticking(Issuing):
+            def init(self, context: Any) -> None:
+                super().init(context)
+                context.schedule(10, ms.wall_clock, lambda now_ms: self.context.issue(upper, self.told, "t"))
+
+            def told(self, record: ms.Record[Any, Any], result: str) -> None:
+                self.context.forward(ms.Record("t", result, 1))
+
+        host = Host(issuing(Ticking))
+        (call,) = host.step(now_ms=10).issue
+        host.restart()
+        host.task.done(call.ticket, Done("T"))
+        assert values(host.step()) == ["T"]
+
+    def test_nothing_is_issued_while_no_record_is_processed(self) -> None:
+        issue = processing(
+            lambda context, record: None, init=lambda context: context.issue(upper, print, "x")
+        )
+        with pytest.raises(ProcessingError, match="issues a call while no record is being processed"):
+            Host(issuing(issue))
+
     def test_the_result_goes_to_a_method_of_the_processor(self) -> None:
         topology = processes(lambda context, record: context.issue(upper, print, "x"))
         with (
