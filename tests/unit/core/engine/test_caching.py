@@ -130,6 +130,16 @@ class TestTheNewestRecord:
         assert sent(outcome, "dead") == [("b", "5th", 3), ("c", "4th", 8)]
         assert outcome.metrics.merged == 4
 
+    def test_of_sources_with_and_without_columns_are_merged(self) -> None:
+        def build(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
+            by_rows = builder.stream("rows", timestamp=lambda record, partition_time: record.timestamp)
+            return builder.stream("columns").merge(by_rows).group_by_key().count(store="counts")
+
+        host = counting(build)
+        host.feed("columns", [("a", "x", 1), ("b", "x", 2), ("a", "x", 5)])
+        host.feed("rows", [("a", "x", 3), ("c", "x", 4)])
+        assert sent(host.step()) == [("b", "1", 2), ("c", "1", 4), ("a", "3", 5)]
+
     def test_stops_the_application_under_fail(self) -> None:
         builder = ms.StreamsBuilder()
         counts(builder).to_stream().map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)

@@ -9,6 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.testing import TopologyTestDriver
+from unit.helpers import Host
 
 Build = Callable[[ms.StreamsBuilder], ms.KStream[Any, Any]]
 
@@ -91,6 +92,29 @@ def test_a_function_that_raises_fails_its_record_only(operator: str) -> None:
 def test_a_key_that_a_store_refuses_fails_its_record_only(operator: str) -> None:
     rows = [("a", "1", 1), ("bad", "2", 2), ("c", "3", 3)]
     assert run(STORES[operator], rows, key=ms.serdes.string) == (["1", "3"], {"process error": 1})
+
+
+def test_a_record_of_another_program_fails_in_a_grouped_table() -> None:
+    builder = ms.StreamsBuilder()
+    builder.table("in").group_by(lambda key, value: (key, value)).count(store="counts")
+    host = Host(builder.build(), sub=1, policies=ms.ErrorPolicies(process="skip"))
+    (topic,) = host.sub.source_topics
+    outcome = host.run(topic, ("a", None, 1))
+    assert outcome.metrics.dropped == {"process error": 1}
+    assert "has no key or no change; is another program writing to it?" in outcome.notices[0]
+
+
+def test_a_windowed_value_that_does_not_fit_its_sink_fails_alone() -> None:
+    builder = ms.StreamsBuilder()
+    counts = builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(10, grace=0)).count(store="c")
+    words = counts.to_stream().map_values(lambda number: number).map_values(lambda n: "two" if n == 2 else n)
+    words.to("out", value=ms.serdes.int64)
+    host = Host(builder.build(), policies=ms.ErrorPolicies(produce="skip"), partitions={"out": 3})
+    outcome = host.run("in", *[("a", "x", time) for time in (1, 2, 3)])
+    ((_, records),) = outcome.sends
+    assert (records.timestamps, outcome.metrics.dropped) == ([1, 3], {"produce error": 1})
+    assert "the value does not fit its serde, sending to topic 'out'" in outcome.notices[0]
+    assert len(set(records.partitions or ())) == 1
 
 
 def test_windows_that_cannot_be_computed_fail_their_record_only() -> None:

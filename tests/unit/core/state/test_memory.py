@@ -25,7 +25,13 @@ def test_many_changes_behind_and_between_the_keys_are_in_order() -> None:
 def test_its_size_follows_its_content() -> None:
     store = MemoryStore()
     sizes = [store.size]
-    for change in ((b"key", b"1"), (b"key", b"123"), (b"longer key", b"123"), (b"key", None), (b"none", None)):
+    for change in (
+        (b"key", b"1"),
+        (b"key", b"123"),
+        (b"longer key", b"123"),
+        (b"key", None),
+        (b"none", None),
+    ):
         store.apply([change])
         sizes.append(store.size)
     empty, first, larger, both, left, same = sizes
