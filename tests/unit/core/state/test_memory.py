@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.core.state.memory import MemoryStore
+from millstream.core.state.memory import MemoryStore, MemoryStores
 
 
 def test_a_scan_is_of_the_content_when_it_began() -> None:
@@ -39,3 +39,18 @@ def test_its_size_follows_its_content() -> None:
     assert (first > len(b"key1"), same) == (True, left)
     store.clear()
     assert store.size == 0
+
+
+def test_many_keys_before_the_last_one_are_in_order() -> None:
+    store = MemoryStore()
+    store.apply([(b"a", b""), (b"z", b"")])
+    added = [b"m%03d" % number for number in range(100)]
+    store.apply([(key, b"") for key in added])
+    assert [key for key, _ in store.scan(None, None)] == [b"a", *added, b"z"]
+
+
+def test_a_dropped_slice_is_empty() -> None:
+    stores = MemoryStores()
+    stores.apply({"kept": [(b"a", b"")], "dropped": [(b"a", b"")]})
+    stores.apply({}, ["dropped"])
+    assert (stores.names(), stores.open("dropped").get(b"a")) == ({"kept"}, None)
