@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.engine import columns
+from millstream.core.engine.caching import Cache
 from millstream.core.engine.operators import table_joins
 from millstream.core.engine.operators.windows import session_columns, window_columns
 from millstream.core.engine.policy import ErrorPolicies
@@ -433,6 +434,13 @@ def test_in_columns_a_session_whose_value_does_not_fit_its_serde_fails_its_recor
     ]
     in_columns = run(made, [(rows, None)], "skip")
     assert in_columns.outcomes[0].sends[0][1].values == [b'"a"', b'"a"', b'"c"']
+
+
+def test_a_batch_waits_in_a_cache_in_columns() -> None:
+    rows = [(0, key, b"7", 1, ()) for key in (b"k", b"j", b"k")]
+    with patch.object(Cache, "_put_each", side_effect=AssertionError("not in columns")):
+        done = run(built((TEXT, JSON), ["count"], "json"), [(rows, None), (rows, None)], "fail", 1 << 20)
+    assert [outcome.sends[0][1].values for outcome in done.outcomes] == [[b"1", b"2"], [b"2", b"4"]]
 
 
 @pytest.mark.parametrize("fold", ["count", "sum", "min", "max", "mean"])

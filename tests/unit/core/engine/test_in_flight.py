@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -718,6 +719,21 @@ class TestRenamed:
         assert sorted(seen, key=str) == sorted(["CALLED", "DELAYED", "LAST", *(f"V{i}" for i in range(600))])
         assert [value for value in seen if value[0] in "VL"] == [*(f"V{i}" for i in range(600)), "LAST"]  # type: ignore[index]
         assert outcome.committable == {IN: 603}
+
+    def test_its_records_are_counted_again_if_its_memory_is_lost(self) -> None:
+        host = Host(calling())
+        host.feed("in", [("hot", f"v{i}", 3) for i in range(600)])
+        host.step()
+        host.restart(lambda snapshot: replace(snapshot, operators={}))
+        host.task.lost(host.task.under_way())
+        outcome = host.step()
+        seen: list[str | None] = []
+        while outcome.issue:
+            answer(host, outcome)
+            outcome = host.step()
+            seen += values(outcome)
+        assert (seen, outcome.committable) == ([f"V{i}" for i in range(600)], {IN: 600})
+        assert unfinished(host) == []
 
 
 class TestProgress:
