@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.engine import columns
+from millstream.core.engine.caching import Cache
+from millstream.core.engine.operators import table_joins
 from millstream.core.engine.operators.windows import session_columns, window_columns
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.step_outcome import Outcome, Snapshot
@@ -121,7 +123,9 @@ def run(
     policy: Any,
     cache_bytes: int = 0,
     threads: Threads | None = None,
+    topics: tuple[str, str] | None = None,
 ) -> Run:
+    """Run each sub-topology. The first field of a row is its partition or, if there are two topics, the number of its topic."""
     plan, done = topology.plan("app"), Run()
     policies = ErrorPolicies(policy, policy, policy, "dead")
     for sub in plan.subtopologies:
@@ -137,6 +141,9 @@ def run(
         )
         task.init(0)
         (topic, *_) = sub.source_topics
+        inputs = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        if topics is not None:
+            inputs = [TopicPartition(name, 0) for name in topics]
         try:
             for rows, budget in steps:
                 for partition in (0, 1):
@@ -148,7 +155,7 @@ def run(
                     )
                     numbers = list(range(first, offsets[partition]))
                     fed = Records(keys, values, timestamps, numbers, headers if any(headers) else None)
-                    task.feed(TopicPartition(topic, partition), fed, offsets[partition])
+                    task.feed(inputs[partition], fed, offsets[partition])
                 outcome = task.step(0, budget)
                 stores.apply(outcome.changes, outcome.dropped_slices)
                 done.outcomes.append(outcome)
@@ -175,7 +182,7 @@ def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ms.Topolo
     return builder.build()
 
 
-KEYS = st.sampled_from([None, b"", b"a", b"b", b"ab", b"\xff", b"12345678"])
+KEYS = st.sampled_from([None, b"", b"a", b"b", b"ab", b"a\x00", b"\xff", b"12345678"])
 VALUES = st.sampled_from([None, b"", b"a", b"b", b"c", b"aa", b"\xe2\x82", b'"a"', b"7", b"12345678"])
 HEADERS = st.sampled_from([(), (), (("h", b"1"),)])
 ROWS = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(-1, 9), HEADERS)
@@ -349,6 +356,56 @@ def test_sessions_in_columns_do_what_records_one_by_one_do(
     assert without_deletions_of_nothing(in_columns) == without_deletions_of_nothing(by_records)
 
 
+JOINERS: dict[str, dict[str, Any]] = {
+    "inner": {"join": lambda value, row: fails(f"{value}{row}")},
+    "left": {"left_join": lambda value, row: fails(f"{value}{row}")},
+    "with key": {"join": lambda key, value, row: f"{key}{value}{row}"},
+    "left with key": {"left_join": lambda key, value, row: f"{key}{value}{row}"},
+}
+
+
+def joined(source: Any, rows: Any, joiner: str, sink: str, **table: Any) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    other = builder.table("rows", key=rows[0], value=rows[1], **table)
+    ((method, function),) = JOINERS[joiner].items()
+    stream = builder.stream("in", key=source[0], value=source[1])
+    results = getattr(stream, method)(other, function, with_key=joiner.endswith("key"))
+    results.to("out", key=SINKS[sink][0], value=SINKS[sink][1])
+    return builder.build()
+
+
+@settings(max_examples=400)
+@given(
+    source=SOURCES,
+    rows=SOURCES,
+    joiner=st.sampled_from(sorted(JOINERS)),
+    sink=st.sampled_from(["own", "json", "text", "picky"]),
+    few=st.sampled_from([0, 0, 3]),
+    steps=STEPS,
+    policy=st.sampled_from(["fail", "skip", "skip", "dead_letter"]),
+)
+def test_a_join_with_a_table_in_columns_does_what_records_one_by_one_do(
+    steps: Any, policy: str, few: int, **made: Any
+) -> None:
+    with patch.object(table_joins, "FEW", few):
+        in_columns = run(joined(**made), steps, policy, topics=("rows", "in"))
+    with patch.object(columns, "entries", record_by_record):
+        by_records = run(joined(**made), steps, policy, topics=("rows", "in"))
+    assert without_traces(in_columns) == without_traces(by_records)
+
+
+@pytest.mark.parametrize("joiner", sorted(JOINERS))
+def test_joins_with_a_table_are_taken_in_columns(joiner: str) -> None:
+    topology = joined((TEXT, TEXT), (TEXT, TEXT), joiner, "json", store="table")
+    assert columnar(topology) == ["KSTREAM-SOURCE-0000000002"]
+
+
+def test_a_join_with_a_versioned_table_is_taken_record_by_record() -> None:
+    store = ms.stores.options("table", history_retention=5)
+    topology = joined((TEXT, TEXT), (TEXT, TEXT), "inner", "json", store=store)
+    assert columnar(topology) == []
+
+
 def test_in_columns_a_session_that_can_no_longer_be_read_is_not_merged() -> None:
     made = sessions((TEXT, INT), 4, 3, 0, "count", "nothing", None)
     rows = [(0, key, None, time, ()) for key, time in [(b"a", 2), (b"b", 9), (b"a", 5)]]
@@ -377,6 +434,13 @@ def test_in_columns_a_session_whose_value_does_not_fit_its_serde_fails_its_recor
     ]
     in_columns = run(made, [(rows, None)], "skip")
     assert in_columns.outcomes[0].sends[0][1].values == [b'"a"', b'"a"', b'"c"']
+
+
+def test_a_batch_waits_in_a_cache_in_columns() -> None:
+    rows = [(0, key, b"7", 1, ()) for key in (b"k", b"j", b"k")]
+    with patch.object(Cache, "_put_each", side_effect=AssertionError("not in columns")):
+        done = run(built((TEXT, JSON), ["count"], "json"), [(rows, None), (rows, None)], "fail", 1 << 20)
+    assert [outcome.sends[0][1].values for outcome in done.outcomes] == [[b"1", b"2"], [b"2", b"4"]]
 
 
 @pytest.mark.parametrize("fold", ["count", "sum", "min", "max", "mean"])

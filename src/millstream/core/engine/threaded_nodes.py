@@ -101,10 +101,8 @@ class Prefixes:
             size = piece.end - piece.start
             yield source, piece, list(islice(effects, size)) if source in self._prefixes else None
 
-    def take_figures(self) -> ThreadFigures | None:
-        """Return the metrics and reset the counters; None if no operator runs in threads."""
-        if not self._prefixes:
-            return None
+    def take_figures(self) -> ThreadFigures:
+        """Return the metrics and reset the counters."""
         figures = ThreadFigures(tuple(worker.take_executed() for worker in self._workers), self._ended)
         self._ended = 0
         return figures

@@ -171,6 +171,13 @@ def test_the_partners_of_a_record_that_fails_remain_without_one() -> None:
         assert [record.value for record in driver.read("out")] == ["a1+None"]
 
 
+def test_a_derived_table_is_computed_from_its_row_and_key() -> None:
+    builder = ms.StreamsBuilder()
+    table = builder.table("right").map_values(lambda key, value: f"{key}:{value}", with_key=True)
+    builder.stream("left").join(table, paired).to("out")
+    assert results(builder.build(), [("right", "a", "r", 1), ("left", "a", "l", 2)]) == [("a", "l+a:r", 2)]
+
+
 def test_a_derived_table_needs_no_store() -> None:
     builder = ms.StreamsBuilder()
     towns = builder.table("towns").filter(lambda k, v: v != "-").map_values(str.upper)

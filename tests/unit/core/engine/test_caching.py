@@ -69,6 +69,16 @@ class TestAFlush:
         metrics = counting(counts, cache_bytes=0).run("in", ("a", "x", 1), ("a", "x", 2)).metrics
         assert (metrics.merged, metrics.cache_bytes) == (0, 0)
 
+    def test_is_counted_anew_in_each_step(self) -> None:
+        host = counting(counts)
+        host.run("in", *[("a", "x", n) for n in range(5)])
+        metrics = host.step().metrics
+        assert (metrics.merged, metrics.cache_bytes) == (0, 0)
+
+    def test_counts_a_row_that_came_and_went_as_two_updates(self) -> None:
+        host = counting(lambda b: b.table("in"))
+        assert host.run("in", ("a", "x", 1), ("a", None, 2)).metrics.merged == 2
+
 
 class TestTheNewestRecord:
     def test_is_the_current_one_behind_the_cache(self) -> None:
@@ -120,6 +130,16 @@ class TestTheNewestRecord:
         assert sent(outcome, "dead") == [("b", "5th", 3), ("c", "4th", 8)]
         assert outcome.metrics.merged == 4
 
+    def test_of_sources_with_and_without_columns_are_merged(self) -> None:
+        def build(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
+            by_rows = builder.stream("rows", timestamp=lambda record, partition_time: record.timestamp)
+            return builder.stream("columns").merge(by_rows).group_by_key().count(store="counts")
+
+        host = counting(build)
+        host.feed("columns", [("a", "x", 1), ("b", "x", 2), ("a", "x", 5)])
+        host.feed("rows", [("a", "x", 3), ("c", "x", 4)])
+        assert sent(host.step()) == [("b", "1", 2), ("c", "1", 4), ("a", "3", 5)]
+
     def test_stops_the_application_under_fail(self) -> None:
         builder = ms.StreamsBuilder()
         counts(builder).to_stream().map_values(lambda n: 1 // (n - 2)).to("out", value=JSON)
@@ -138,6 +158,10 @@ class TestACacheThatIsFull:
         )
         outcome = host.run("in", *[(key, f"{n}", n) for n, key in enumerate("abcadab")])
         assert [key for key, *_ in sent(outcome)] == ["b", "c", "d", "a", "b"]
+
+    def test_is_measured_before_it_forwards(self) -> None:
+        host = counting(lambda b: b.table("in"), cache_bytes=3 * 210)
+        assert host.run("in", *[(key, "x", 1) for key in "abcde"]).metrics.cache_bytes > 3 * 210
 
     def test_forwards_columns_early_too(self) -> None:
         host = counting(counts, cache_bytes=20 * 250)

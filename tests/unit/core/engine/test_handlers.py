@@ -317,6 +317,10 @@ class TestWhatIsRefused:
         with pytest.raises(SettingsError, match=r"^operators\['x'\]="):
             ms.ErrorPolicies(operators={"x": policy})
 
+    def test_operators_without_names(self) -> None:
+        with pytest.raises(SettingsError, match="operators must be a dict from names of nodes to policies"):
+            ms.ErrorPolicies(operators=["skip"])  # type: ignore[arg-type]
+
     def test_a_coroutine_function(self) -> None:
         async def handler(context: ms.ErrorContext, error: Exception) -> str:
             return "skip"

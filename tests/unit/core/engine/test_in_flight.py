@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,32 @@ class TestIssue:
         assert numbers(host.run("in", ("k", "v", 1))) == [0]
         assert numbers(host.step()) == []
         assert host.task.under_way() == (Ticket("call", 0, 1, ""),)
+
+    @pytest.mark.parametrize("order", ["key", "completion"])
+    def test_a_record_that_cannot_be_stored_is_named(self, order: str) -> None:
+        opened: ms.Serde[Any] = ms.serdes.of(lambda text: text().encode(), lambda data: lambda: data.decode())
+        builder = ms.StreamsBuilder()
+        builder.stream("in", key=opened).map_values_async(str.upper, order=order).to("out")
+        host = Host(builder.build())
+        with pytest.raises(
+            ProcessingError, match=r"at offset 0 is in flight and cannot be stored: .*picklable"
+        ):
+            host.run("in", ("k", "v", 1))
+
+    def test_a_lost_call_is_no_longer_under_way(self) -> None:
+        host = Host(calling())
+        host.run("in", ("k", "v", 1))
+        host.task.lost(host.task.under_way())
+        assert host.task.under_way() == ()
+        assert numbers(host.step()) == [0]
+
+    def test_a_lost_call_of_a_finished_record_is_forgotten(self) -> None:
+        host = Host(calling())
+        outcome = host.run("in", ("k", "v", 1))
+        answer(host, outcome)
+        assert values(host.step()) == ["V"]
+        host.task.lost([call.ticket for call in outcome.issue])
+        assert numbers(host.step()) == []
 
     @pytest.mark.parametrize("operator", ["map_values_async", "foreach_async", "process_async"])
     def test_each_task_gives_the_same_function(self, operator: str) -> None:
@@ -693,6 +720,21 @@ class TestRenamed:
         assert [value for value in seen if value[0] in "VL"] == [*(f"V{i}" for i in range(600)), "LAST"]  # type: ignore[index]
         assert outcome.committable == {IN: 603}
 
+    def test_its_records_are_counted_again_if_its_memory_is_lost(self) -> None:
+        host = Host(calling())
+        host.feed("in", [("hot", f"v{i}", 3) for i in range(600)])
+        host.step()
+        host.restart(lambda snapshot: replace(snapshot, operators={}))
+        host.task.lost(host.task.under_way())
+        outcome = host.step()
+        seen: list[str | None] = []
+        while outcome.issue:
+            answer(host, outcome)
+            outcome = host.step()
+            seen += values(outcome)
+        assert (seen, outcome.committable) == ([f"V{i}" for i in range(600)], {IN: 600})
+        assert unfinished(host) == []
+
 
 class TestProgress:
     def test_a_snapshot_tells_what_is_finished_beyond_the_committable_offset(self) -> None:
@@ -808,6 +850,21 @@ class TestHowMuchIsHandedOver:
         assert room(host.run("in", *((f"k{n}", "v", n) for n in range(4)))) == 4
         assert room(host.run("in", ("k", "v", 5))) == 1
         assert room(host.run("in", *((f"k{n}", "v", n) for n in range(3)))) == 0
+
+    def test_spilled_records_take_the_room_of_their_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
+        monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
+        host = Host(calling(max_in_flight=1, order="partition"))
+        assert room(host.run("in", *((f"k{n}", "v", n) for n in range(600)))) == 0
+
+    def test_so_many_spilled_records_leave_no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        host = Host(calling())
+        host.run("in", *(("hot", "v", n) for n in range(900)))
+        spilled = 900 - len(unfinished(host))
+        monkeypatch.setattr(backpressure, "_MAX_SPILLED", spilled)
+        assert (spilled > 0, room(host.step())) == (True, 0)
+        monkeypatch.setattr(backpressure, "_MAX_SPILLED", spilled + 1)
+        assert room(host.step()) > 0
 
     def test_a_hot_key_leaves_room_for_others(self) -> None:
         host = Host(calling())

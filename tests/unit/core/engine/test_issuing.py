@@ -107,6 +107,28 @@ class TestIssue:
             driver.advance_wall_clock(10)
             assert [r.value for r in driver.read("out")] == ["TICK 10"]
 
+    def test_the_call_of_a_punctuator_goes_on_after_a_restart(self) -> None:
+        class Ticking(Issuing):
+            def init(self, context: Any) -> None:
+                super().init(context)
+                context.schedule(10, ms.wall_clock, lambda now_ms: self.context.issue(upper, self.told, "t"))
+
+            def told(self, record: ms.Record[Any, Any], result: str) -> None:
+                self.context.forward(ms.Record("t", result, 1))
+
+        host = Host(issuing(Ticking))
+        (call,) = host.step(now_ms=10).issue
+        host.restart()
+        host.task.done(call.ticket, Done("T"))
+        assert values(host.step()) == ["T"]
+
+    def test_nothing_is_issued_while_no_record_is_processed(self) -> None:
+        issue = processing(
+            lambda context, record: None, init=lambda context: context.issue(upper, print, "x")
+        )
+        with pytest.raises(ProcessingError, match="issues a call while no record is being processed"):
+            Host(issuing(issue))
+
     def test_the_result_goes_to_a_method_of_the_processor(self) -> None:
         topology = processes(lambda context, record: context.issue(upper, print, "x"))
         with (
@@ -208,6 +230,39 @@ class TestAcknowledge:
             host.task.done(call.ticket, Done(value.upper()))
             host.step()
         assert seen == ["A", "A", "B"]
+
+    def test_finished_records_are_counted_once(self) -> None:
+        host = Host(acknowledging(only_now))
+        settled = [host.run("in", ("k", v, 1)).calls["worker"].settled for v in ("now", "later", "now")]
+        assert settled == [1, 0, 1]
+
+    def test_a_record_without_an_offset_holds_nothing_back(self) -> None:
+        seen: list[str] = []
+
+        class Ticking(ms.Processor[Any, Any, Any, Any]):
+            def init(self, context: Any) -> None:
+                super().init(context)
+                for value in ("tick", "fails"):
+                    context.schedule(10, ms.wall_clock, lambda now_ms, v=value: self.tell(v))
+
+            def tell(self, value: str) -> None:
+                self.context.forward(ms.Record("k", value, 1))
+
+            def process(self, record: ms.Record[Any, Any]) -> None: ...
+
+        def worker(context: Any, record: ms.Record[Any, Any]) -> None:
+            assert context.record_metadata is None
+            seen.append(record.value)
+            if record.value == "fails":
+                raise ValueError("no")
+
+        topology = ms.Topology().add_source("source", "in").add_processor("ticking", Ticking, "source")
+        topology.add_processor("worker", processing(worker), "ticking", acknowledges=True)
+        host = Host(topology, policies=ms.ErrorPolicies(process="skip"))
+        host.run("in", ("k", "v", 1))
+        outcome = host.step(now_ms=10)
+        assert (seen, outcome.committable) == (["tick", "fails"], {IN: 1})
+        assert list(host.store("worker-unfinished").all()) == []
 
     def test_nothing_is_acknowledged_twice_or_by_others(self) -> None:
         def twice(context: Any, record: ms.Record[Any, Any]) -> None:
@@ -326,6 +381,25 @@ class TestSiblings:
         assert self.kept(host) == ["slow", "now"]
         Pool.ended.append(ms.RecordMetadata("in", 0, 0))
         assert host.run("in", ("k", "now", 1)).committable == {IN: 2}
+
+    def test_that_fail_when_given_again_leave_none_unfinished_if_each_other_was_acknowledged(self) -> None:
+        seen: list[str] = []
+
+        def process(context: Any, record: ms.Record[Any, Any]) -> None:
+            seen.append(record.value)
+            if len(seen) == 3:
+                context.acknowledge(context.record_metadata)
+            elif len(seen) == 4:
+                raise ValueError("no")
+
+        builder = ms.StreamsBuilder()
+        parts = builder.stream("in").flat_map_values(lambda text: text.split(","))
+        parts.process(processing(process), acknowledges=True, name="worker")
+        host = Host(builder.build(), policies=ms.ErrorPolicies(process="skip"))
+        host.run("in", ("k", "a,b", 1))
+        host.restart()
+        assert (host.step().committable, seen) == ({IN: 1}, ["a", "b", "a", "b"])
+        assert self.kept(host) == []
 
     def test_that_fail_leave_the_others_unfinished(self) -> None:
         host = self.host()

@@ -170,6 +170,17 @@ def test_a_long_record_is_shown_shortened() -> None:
         host.run("in", (b"k\xff", "x" * 1000, 0))
 
 
+@pytest.mark.parametrize(
+    ("size", "shown"), [(40, rf"b'{'x' * 40}'\)"), (41, r"b'x{40}'\.\.\. of 41 bytes\)")]
+)
+def test_forty_bytes_of_a_record_are_shown(size: int, shown: str) -> None:
+    def step(context: ms.ProcessorContext, record: ms.Record) -> None:
+        raise LookupError
+
+    with pytest.raises(ProcessingError, match=f"value {shown}"):
+        Host(processor_topology(processing(step))).run("in", ("k", "x" * size, 1))
+
+
 def test_a_null_is_shown_as_null() -> None:
     def fail(context: ms.ProcessorContext, record: ms.Record) -> None:
         raise ValueError

@@ -115,6 +115,15 @@ def test_records_of_several_partitions_run_at_once_however_their_times_alternate
     assert values(host.step()) == ["a", "b", "c", "d"]
 
 
+def test_partitions_whose_times_alternate_fill_blocks_record_by_record() -> None:
+    host = threaded(lambda s: s.map_values(str.upper).to("out"), ShuffledThreads(2))
+    for partition in (0, 1):
+        host.feed("in", [(None, f"v{n}", 2 * n + partition) for n in range(200)], partition=partition)
+    outcome = host.step()
+    assert values(outcome) == [f"V{n // 2}" for n in range(400)]
+    assert sum(executed(outcome)) == 400
+
+
 def test_a_block_is_not_held_back_for_the_next_step() -> None:
     host = threaded(lambda s: s.map_values(str.upper).to("out"), ShuffledThreads(3))
     host.feed("in", [(None, "a", 1), (None, "b", 2)])

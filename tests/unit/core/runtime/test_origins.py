@@ -75,3 +75,18 @@ def test_micro_batches_that_read_nothing_take_no_place() -> None:
     for batch in range(100):
         begun = begun_after(begun, Begun(batch, {"in": {0: min(batch, 3)}}), {"in": 0})
     assert [each.batch for each in begun] == [0, 1, 2, 99]
+
+
+def test_the_topic_with_the_oldest_unfinished_record_decides_which_beginnings_are_kept() -> None:
+    begun = [Begun(number, {"a": {0: number}, "b": {0: number}}) for number in range(4)]
+    now = Begun(4, {"a": {0: 4}, "b": {0: 4}})
+    assert begun_after(begun, now, {"a": 3, "b": 1}) == (*begun[1:], now)
+
+
+def test_of_many_beginnings_every_second_is_kept() -> None:
+    begun: tuple[Begun, ...] = ()
+    for batch in range(64):
+        begun = begun_after(begun, Begun(batch, {"in": {0: batch}}), {"in": 0})
+    assert [each.batch for each in begun] == list(range(64))
+    begun = begun_after(begun, Begun(64, {"in": {0: 64}}), {"in": 0})
+    assert [each.batch for each in begun] == [*range(0, 64, 2), 64]

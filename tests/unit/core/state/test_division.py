@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,9 @@ from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import range_of
 from millstream.core.state.division.entry_keys import EntryKeys, entry_keys
 from millstream.core.state.division.shares import Division, divisions
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
+from millstream.core.topology import stores
 from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.evolution import ComparedPart, Remembered
 from millstream.core.topology.layout import lay_out
@@ -63,6 +67,33 @@ def test_what_cannot_be_divided_is_refused_with_the_reason(
 @pytest.mark.parametrize("serde", [ms.serdes.bytes, ms.serdes.int64, ms.serdes.int32, ms.serdes.float64])
 def test_the_key_of_an_entry_is_that_of_its_record(serde: ms.Serde[object]) -> None:
     assert keys_of(with_keys(serde)).of("counts")(b"key") == b"key"
+
+
+TEXT = ms.serdes.string
+TIMED: dict[str, stores.TimedSpec] = {
+    "windows": stores.window("kept", TEXT, TEXT, retention=100, size=10),
+    "windows by time": stores.window("kept", TEXT, TEXT, retention=100, size=10, order="time"),
+    "windows with duplicates": stores.window(
+        "kept", TEXT, TEXT, retention=100, size=10, retain_duplicates=True
+    ),
+    "sessions": stores.session("kept", TEXT, TEXT, retention=100),
+    "sessions by time": stores.session("kept", TEXT, TEXT, retention=100, order="time"),
+}
+
+
+@pytest.mark.parametrize("key", ["", "a", "a\x00", "\x00\x00b"])
+@pytest.mark.parametrize("kind", TIMED)
+def test_the_key_of_an_entry_with_a_time_is_that_of_its_record(kind: str, key: str) -> None:
+    spec = TIMED[kind]
+
+    def keeping(builder: ms.StreamsBuilder) -> None:
+        builder.add_state_store(spec)
+        builder.stream("words").process(ms.Processor, stores=["kept"], key_local=True)
+
+    store: Any = open_store(spec, MemoryStores())
+    store.put(*((key, "v", 7) if isinstance(spec, stores.WindowSpec) else (ms.Windowed(key, 3, 7), "v")))
+    ((byte_store, ((entry, _),)),) = store.drain().changes.items()
+    assert keys_of(keeping).of(byte_store)(entry) == key.encode()
 
 
 def test_keys_that_the_application_writes_itself_may_be_json() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version
-from millstream.core.state.segments.compaction import due_for_compaction
+from millstream.core.state.segments.compaction import LARGEST_BYTES, LARGEST_CHANGES, due_for_compaction
 from millstream.core.state.segments.key_groups import KEY_GROUPS, KeyGroup, by_key_group, key_group
 from millstream.core.state.segments.log import (
     Manifest,
@@ -152,6 +152,30 @@ class TestCompaction:
         assert due(manifest, budget=50) == [(OTHER, [3, 4, 5, 6]), (GROUP, [0, 1, 2])]
         assert due(manifest, budget=49) == [(OTHER, [3, 4, 5, 6])]
         assert due(manifest, budget=0) == [(OTHER, [3, 4, 5, 6])]
+
+
+class TestSplitting:
+    """A key group is split if its content is too large for one step."""
+
+    @staticmethod
+    def splits(size: int, changes: int, number: int = 5) -> bool:
+        manifest, group = Manifest(), ("store", number)
+        for count, part in ((0, 1), (0, 1), (changes, size - 2)):
+            manifest, _ = appended(advanced(manifest, "t"), group, part, count)
+        (step,) = due_for_compaction(manifest, 1 << 40)
+        return step.split
+
+    def test_for_many_changes_however_small(self) -> None:
+        assert [self.splits(10, count) for count in (LARGEST_CHANGES, LARGEST_CHANGES + 1)] == [False, True]
+
+    def test_for_many_bytes_unless_these_are_a_few_large_values(self) -> None:
+        large = LARGEST_BYTES + 1
+        assert [self.splits(large, count) for count in (1, 1023, 1024)] == [False, False, True]
+        assert not self.splits(LARGEST_BYTES, 1024)
+
+    def test_never_beyond_thirty_bits(self) -> None:
+        splits = [self.splits(10, LARGEST_CHANGES + 1, number=1 << bits) for bits in (26, 28, 30)]
+        assert splits == [True, True, False]
 
 
 class TestCatchingUp:

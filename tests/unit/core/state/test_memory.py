@@ -1,6 +1,8 @@
+"""The store in memory: scans, many changes at once, and its size."""
+
 from __future__ import annotations
 
-from millstream.core.state.memory import MemoryStore
+from millstream.core.state.memory import MemoryStore, MemoryStores
 
 
 def test_a_scan_is_of_the_content_when_it_began() -> None:
@@ -18,3 +20,37 @@ def test_many_changes_behind_and_between_the_keys_are_in_order() -> None:
         store.apply([(b"%04d" % number, b"") for number in numbers])
     keys = [key for key, _ in store.scan(None, None)]
     assert keys == [b"%04d" % number for number in sorted({*range(100, 300), *range(0, 400, 2)})]
+
+
+def test_its_size_follows_its_content() -> None:
+    store = MemoryStore()
+    sizes = [store.size]
+    for change in (
+        (b"key", b"1"),
+        (b"key", b"123"),
+        (b"longer key", b"123"),
+        (b"key", None),
+        (b"none", None),
+    ):
+        store.apply([change])
+        sizes.append(store.size)
+    empty, first, larger, both, left, same = sizes
+    assert (empty, larger - first, both - larger - larger, left - larger) == (0, 2, 7, 7)
+    assert (first > len(b"key1"), same) == (True, left)
+    store.clear()
+    assert store.size == 0
+
+
+def test_many_keys_before_the_last_one_are_in_order() -> None:
+    store = MemoryStore()
+    store.apply([(b"a", b""), (b"z", b"")])
+    added = [b"m%03d" % number for number in range(100)]
+    store.apply([(key, b"") for key in added])
+    assert [key for key, _ in store.scan(None, None)] == [b"a", *added, b"z"]
+
+
+def test_a_dropped_slice_is_empty() -> None:
+    stores = MemoryStores()
+    stores.apply({"kept": [(b"a", b"")], "dropped": [(b"a", b"")]})
+    stores.apply({}, ["dropped"])
+    assert (stores.names(), stores.open("dropped").get(b"a")) == ({"kept"}, None)
