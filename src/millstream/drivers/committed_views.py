@@ -20,7 +20,7 @@ class CommittedViews:
         self._directory = directory
         self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
 
-    def committed(self, known: Manifest, view: ByteStores, version: Version | None) -> ByteStores:
+    def committed_state(self, known: Manifest, view: ByteStores, version: Version | None) -> ByteStores:
         """Return a committed state.
 
         Args:

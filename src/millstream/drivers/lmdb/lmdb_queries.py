@@ -63,7 +63,7 @@ class LmdbQueries:
         try:
             version = version_of(self._view)
             known = wanted(version)
-            self._shown = self._views.committed(known, self._view, version)
+            self._shown = self._views.committed_state(known, self._view, version)
         except BROKEN as error:
             raise self._directory.damaged(str(error)) from error
         finally:

@@ -71,11 +71,11 @@ class RocksQueries:
     def _committed_state(self, known: Manifest) -> ByteStores:
         if self._database is not None:
             try:
-                return self._views.committed(known, self._database, self._database.version)
+                return self._views.committed_state(known, self._database, self._database.version)
             except CopyMovedError:
                 self.close()
         self._database = self._open_read_only()
-        return self._views.committed(known, self._database, self._database.version)
+        return self._views.committed_state(known, self._database, self._database.version)
 
     def _open_read_only(self) -> _ReadOnly:
         try:

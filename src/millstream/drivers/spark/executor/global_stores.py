@@ -97,7 +97,7 @@ class GlobalStores:
         opened.callback(lock.release)
         lock.acquire()
         _remove_unused(directory, engine)
-        copy: LocalCopy = copies.opened(engine, str(directory / engine))
+        copy: LocalCopy = copies.open_copy(engine, str(directory / engine))
         opened.callback(copy.close_view)
         restore = GlobalRestore(
             part,
