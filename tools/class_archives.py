@@ -31,7 +31,7 @@ def is_being_made(program: str, archive: ClassArchive) -> bool:
 def is_missing(archive: ClassArchive) -> bool:
     """Return whether the next JVM would record its classes: there is no archive, and archives are not switched off."""
     archive.options(note=True)
-    return archive.noted
+    return archive.is_recording
 
 
 def main() -> None:

@@ -245,7 +245,7 @@ def test_metrics_are_those_of_the_code() -> None:
     drops, counts = ("task_dropped_records_total", "<reason>"), ("processor_count_total", "<name>")
     numbers: list[Number] = [(name, ("0_0", label), 1) for name, label in (drops, counts)]
     report = TaskReport("0_0", measured=numbers, first_record_ms=1, **several)
-    book.committed(0, [report])
+    book.record_batch(0, [report])
     assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
 

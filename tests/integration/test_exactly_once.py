@@ -57,7 +57,7 @@ class Deliveries:
 
     def claim(self, checkpoint: str, known: dict[int, Mark] | None = None) -> None:
         newest = BatchId(checkpoint, -1)
-        self.publisher.claim(newest, self.marks.found() if known is None else known, 2)
+        self.publisher.claim(newest, self.marks.read_marks() if known is None else known, 2)
 
     def in_run(self, run: str) -> Deliveries:
         """Return what delivers in another run of the application."""
@@ -253,25 +253,25 @@ class TestAClaim:
         assert deliveries.delivered() == [b"a", b"b0", b"b1"]
 
     def test_is_made_by_one_of_two_starts(self, deliveries: Deliveries) -> None:
-        known = deliveries.marks.found()
+        known = deliveries.marks.read_marks()
         assert known == {0: Mark("c", -1), 1: Mark("c", -1)}
         deliveries.claim("one", known)
         with pytest.raises(OtherCheckpointError, match="that instance started first"):
             deliveries.claim("two", known)
-        assert set(deliveries.marks.found().values()) == {Mark("one", -1)}
+        assert set(deliveries.marks.read_marks().values()) == {Mark("one", -1)}
 
     def test_distinguishes_copies_of_a_checkpoint(self, deliveries: Deliveries) -> None:
         """Both have planned micro-batch 8, with different records, and neither may mistake the other's for its own."""
         first, second = deliveries.in_run("one"), deliveries.in_run("two")
         assert deliveries.deliver(7, b"a")
-        known = deliveries.marks.found()
+        known = deliveries.marks.read_marks()
         first.publisher.claim(BatchId("c", 7), known, 2)
         assert first.deliver(8, b"b")
         with pytest.raises(OtherCheckpointError, match="that instance started first"):
             second.publisher.claim(BatchId("c", 7), known, 2)
         with pytest.raises(OtherCheckpointError, match="that instance started first"):
-            second.publisher.claim(BatchId("c", 7), deliveries.marks.found(), 2)
-        second.publisher.claim(BatchId("c", 8, "one"), deliveries.marks.found(), 2)
+            second.publisher.claim(BatchId("c", 7), deliveries.marks.read_marks(), 2)
+        second.publisher.claim(BatchId("c", 8, "one"), deliveries.marks.read_marks(), 2)
         for partition in (0, 1):
             with pytest.raises(OtherCheckpointError, match="a later start on that checkpoint, or on a copy"):
                 first.deliver(9, b"lost", partition=partition)
@@ -352,7 +352,7 @@ class TestMarks:
     def test_that_the_broker_has_forgotten_are_brought_back(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
         forget_group(deliveries.kafka, commits_topic(deliveries.id))
-        assert deliveries.marks.found()[0] == Mark("c", 7)
+        assert deliveries.marks.read_marks()[0] == Mark("c", 7)
         deliveries.marks.prepare(2, -1)
         assert not deliveries.deliver(7, b"a")
         assert deliveries.deliver(8, b"b")
@@ -367,7 +367,7 @@ class TestMarks:
 
     def test_have_room_for_more_partitions(self, deliveries: Deliveries) -> None:
         deliveries.marks.prepare(5, -1)
-        deliveries.publisher.claim(BatchId("c", -1), deliveries.marks.found(), 5)
+        deliveries.publisher.claim(BatchId("c", -1), deliveries.marks.read_marks(), 5)
         assert deliveries.deliver(0, b"a", partition=4)
         deliveries.marks.prepare(3, -1)
         assert not deliveries.deliver(0, b"a", partition=4)

@@ -60,7 +60,7 @@ def names_in(directory: Path) -> frozenset[str]:
 
 
 def marks_of(apps: Apps) -> dict[int, Mark]:
-    return Marks({"bootstrap.servers": apps.kafka.bootstrap_servers}, apps.id, 10).found()
+    return Marks({"bootstrap.servers": apps.kafka.bootstrap_servers}, apps.id, 10).read_marks()
 
 
 def owners(apps: Apps) -> set[str]:

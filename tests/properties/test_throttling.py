@@ -24,7 +24,7 @@ def plan(throttle: Throttle, position: Offsets, ends: Offsets) -> Offsets:
     assert all(
         position["t"][p] <= to <= max(ends["t"][p], position["t"][p]) for p, to in reached["t"].items()
     )
-    throttle.taken(position, reached)
+    throttle.take_tokens(position, reached)
     return reached
 
 

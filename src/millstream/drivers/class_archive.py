@@ -83,7 +83,7 @@ class ClassArchive:
         return ["-Xshare:auto", f"-XX:SharedArchiveFile={self.file}", _VERIFIED, *_SILENT]
 
     @property
-    def noted(self) -> bool:
+    def is_recording(self) -> bool:
         """Whether a JVM was started with options that record its classes, and no archive has been begun since."""
         return self._notes is not None
 

@@ -66,7 +66,7 @@ class CopyDirectory:
                 self.clear(MISSING if found is None else OTHER_BOOT)
                 marker.write_bytes(boot)
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.unusable_error(error) from error
 
     def clear(self, why: str) -> None:
         """Remove the copy's content. ``why`` is the new reason that the copy is empty."""
@@ -86,7 +86,7 @@ class CopyDirectory:
             partial.replace(target)
         except OSError as error:
             partial.unlink(missing_ok=True)
-            raise self.failed(error) from error
+            raise self.unusable_error(error) from error
         for old in self.path.glob("parked-*"):
             number = int(old.name.split("-")[1])
             if number <= version.number - self._kept and old != target:
@@ -134,7 +134,7 @@ class CopyDirectory:
             raise CopyMovedError(f"the local copy in {self.path} is being filled")
         return Manifest(version.number, (version.token,))
 
-    def failed(self, error: Exception) -> StoreError:
+    def unusable_error(self, error: Exception) -> StoreError:
         return StoreError(
             f"the local copy in {self.path} cannot be used: {error}. Check that the disk has space and that the directory "
             "belongs to this user, or choose another with the setting state_dir; while the application is stopped, you may "

@@ -90,7 +90,7 @@ class ManualAsyncWorker:
             dispatcher.end(start.number, start.answers(result), self.now_ms)
             return
 
-        def ended(future: asyncio.Future[Any]) -> None:
+        def on_done(future: asyncio.Future[Any]) -> None:
             del self._running[operator, start.number]
             error = asyncio.CancelledError() if future.cancelled() else future.exception()
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -101,7 +101,7 @@ class ManualAsyncWorker:
 
         future = self._loop.create_task(_awaited(result))
         self._running[operator, start.number] = future
-        future.add_done_callback(ended)
+        future.add_done_callback(on_done)
 
     def _take_settled(self) -> Iterator[tuple[TaskId, Ticket, Settled]]:
         for (task, _), dispatcher in self._dispatchers.items():

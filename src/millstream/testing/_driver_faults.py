@@ -60,7 +60,7 @@ class DriverFaults(DriverTopics):
             [1, 2]
         """
         self._check_open()
-        self._restart(kept(self._runner, self._before), deepcopy(self._runner.counters))
+        self._restart(committed_snapshot(self._runner, self._before), deepcopy(self._runner.counters))
 
     def redeliver(self, times: int = 1) -> None:
         """Let the next micro-batch fail after its results were sent and before it is committed.
@@ -125,7 +125,10 @@ class DriverFaults(DriverTopics):
         for some in self._micro_batches(collected):
             again, self._again = self._again, 0
             for _ in range(again):
-                before, counters = kept(self._runner, self._before), deepcopy(self._runner.counters)
+                before, counters = (
+                    committed_snapshot(self._runner, self._before),
+                    deepcopy(self._runner.counters),
+                )
                 self._runner.micro_batch(some)
                 self._restart(before, counters)
             self._runner.micro_batch(some)
@@ -158,7 +161,7 @@ class DriverFaults(DriverTopics):
         self._runner = after
 
 
-def kept(runner: DriverRunner, before: Remembered) -> DriverSnapshot:
+def committed_snapshot(runner: DriverRunner, before: Remembered) -> DriverSnapshot:
     """Return the committed state; ``before`` is the topology from which the driver continued."""
     return DriverSnapshot(
         runner.plan.application_id,

@@ -26,7 +26,7 @@ from millstream.core.topology.analysis.ranges import Parallelism, divided_plan
 from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
 from millstream.testing._driver_arguments import checked_time
-from millstream.testing._driver_faults import kept
+from millstream.testing._driver_faults import committed_snapshot
 from millstream.testing._runner import DriverRunner, RunnerSettings
 from millstream.testing._tasks import CALLS
 from millstream.testing._topics import PerTopic, TopicLogs
@@ -246,7 +246,7 @@ class TopologyTestDriver(DriverTables):
             [2]
         """
         self.commit()
-        return kept(self._runner, self._before)
+        return committed_snapshot(self._runner, self._before)
 
     def edited(
         self,

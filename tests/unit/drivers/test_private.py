@@ -55,7 +55,7 @@ def test_local_copies_are_closed_to_others_where_only_executors_run(tmp_path: Pa
     spec = CopiesSpec(str(tmp_path / "app" / "tasks"), {"memory": open_local_copy}, {"s": "memory"}, 1 << 20)
     before = os.umask(0)
     try:
-        spec.opened("memory", f"{spec.directory}/0_0/memory")
+        spec.open_copy("memory", f"{spec.directory}/0_0/memory")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "app").stat().st_mode) == 0o700
@@ -71,7 +71,7 @@ def test_a_directory_that_belongs_to_another_user_is_not_used(
     monkeypatch.setattr(Path, "chmod", refused)
     spec = CopiesSpec(str(tmp_path / "app" / "tasks"), {"memory": open_local_copy}, {"s": "memory"}, 1 << 20)
     with pytest.raises(StoreError, match="belongs to this user"):
-        spec.opened("memory", f"{spec.directory}/0_0/memory")
+        spec.open_copy("memory", f"{spec.directory}/0_0/memory")
 
 
 def test_a_directory_that_was_open_is_closed(tmp_path: Path) -> None:

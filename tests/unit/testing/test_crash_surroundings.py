@@ -129,7 +129,7 @@ try:
     raise AssertionError("there is room")
 except OSError as error:
     assert error.errno == errno.ENOSPC
-space.free()
+space.release()
 (disk / "more").write_bytes(bytes(1 << 20))
 """
 

@@ -179,12 +179,12 @@ def _has_broker_time(plan: Plan, subs: Iterable[int]) -> bool:
 
 def _merged_groups(groups: list[CoProcessed], new: CoProcessed) -> list[CoProcessed]:
     """Add a group, merged with the groups that share partitions with it."""
-    apart = [each for each in groups if set(each.partitions).isdisjoint(new.partitions)]
-    for each in groups:
-        if each not in apart:
+    disjoint = [group for group in groups if set(group.partitions).isdisjoint(new.partitions)]
+    for group in groups:
+        if group not in disjoint:
             new = CoProcessed(
-                {**each.tasks, **new.tasks},
-                each.broker_time and new.broker_time,
-                each.writing | new.writing,
+                {**group.tasks, **new.tasks},
+                group.broker_time and new.broker_time,
+                group.writing | new.writing,
             )
-    return [*apart, new]
+    return [*disjoint, new]

@@ -147,12 +147,12 @@ class Slices:
         if time < self._floor or self._has_expired(end):
             return None
         index = bisect_right(self._starts, time)
-        before = self._slices[index - 1].end if index else self._floor
-        behind = self._slices[index].start if index < len(self._slices) else end
-        made = Slice(max(start, before), min(end, behind), self._open)
-        self._slices.insert(index, made)
-        self._starts.insert(index, made.start)
-        return made
+        previous_end = self._slices[index - 1].end if index else self._floor
+        next_start = self._slices[index].start if index < len(self._slices) else end
+        slice_ = Slice(max(start, previous_end), min(end, next_start), self._open)
+        self._slices.insert(index, slice_)
+        self._starts.insert(index, slice_.start)
+        return slice_
 
 
 def scan(

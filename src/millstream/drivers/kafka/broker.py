@@ -226,20 +226,20 @@ class Broker:
         return self._offsets(partitions, OffsetSpec.latest(), read_committed=False)
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        return _by_topic(self.committed(partitions))
+        return _by_topic(self.committed_partitions(partitions))
 
     def taken_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        committed = self.committed(partitions)
+        committed = self.committed_partitions(partitions)
         for partition in committed:
             if (metadata := partition.metadata or "").startswith(_TAKEN):
                 partition.offset = int(metadata.removeprefix(_TAKEN))
         return _by_topic(committed)
 
     def reset_offsets(self, partitions: Mapping[str, int]) -> Offsets:
-        committed = self.committed(partitions)
+        committed = self.committed_partitions(partitions)
         return _by_topic(committed) if all(partition.metadata == RESET for partition in committed) else {}
 
-    def committed(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
+    def committed_partitions(self, partitions: Mapping[str, int]) -> list[ClientPartition]:
         """Return the group's committed offsets with their metadata. Partitions without one are omitted."""
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         if not wanted:
@@ -279,7 +279,7 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        if committed := self.committed(partitions):
+        if committed := self.committed_partitions(partitions):
             self._commit(committed)
 
     def _commit(self, positions: list[ClientPartition]) -> None:

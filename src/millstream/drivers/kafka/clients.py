@@ -124,7 +124,7 @@ def warm(make: Callable[..., Client], settings: ClientSettings) -> Client:
     client = warmed(make, settings)
     if client is None:
         _ENDING.prepare()
-        client = _WARM[_identity(make, settings)] = made(make, settings)
+        client = _WARM[_identity(make, settings)] = create_client(make, settings)
     return client
 
 
@@ -139,7 +139,7 @@ def _identity(make: Callable[..., Any], settings: ClientSettings) -> tuple[Any, 
     return (name, tuple(sorted((key, str(value)) for key, value in settings.items())))
 
 
-def made(make: Callable[..., Client], settings: ClientSettings) -> Client:
+def create_client(make: Callable[..., Client], settings: ClientSettings) -> Client:
     """Create a client.
 
     Args:
@@ -161,7 +161,7 @@ def made(make: Callable[..., Client], settings: ClientSettings) -> Client:
 
 def check(make: Callable[..., Any], settings: ClientSettings) -> None:
     """Check settings by creating a client that does not connect."""
-    made(make, {name: value for name, value in settings.items() if name != "bootstrap.servers"})
+    create_client(make, {name: value for name, value in settings.items() if name != "bootstrap.servers"})
 
 
 def discard(client: Any) -> None:

@@ -22,9 +22,9 @@ from millstream.drivers.kafka.clients import (
     FENCED,
     UNUSABLE,
     ClientSettings,
+    create_client,
     discard,
     is_unavailable,
-    made,
     translated,
     warm,
 )
@@ -39,7 +39,7 @@ from millstream.drivers.kafka.marks import (
     taken_over,
 )
 from millstream.drivers.kafka.overdue import STEP_S, Overdue, Patience, Stopwatch, in_time
-from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
+from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, production_error
 
 log = logging.getLogger("millstream.kafka")
 
@@ -101,7 +101,7 @@ class Transaction:
         patience = Patience(self._spec.patience_s)
         doing = "taking over the transactional id"
         while True:
-            self._failing = made(FailingProducer, self._spec.producer_settings(self._mark.partition))
+            self._failing = create_client(FailingProducer, self._spec.producer_settings(self._mark.partition))
             self._producer = self._failing.producer
             try:
                 self._insist(doing, self._producer.init_transactions)
@@ -324,7 +324,7 @@ class Transaction:
         ):
             return self._fenced(cause)
         if refusals and not is_unavailable(refusals[0][0]):
-            return refused(*refusals[0], self._servers)
+            return production_error(*refusals[0], self._servers)
         self.abort()
         if cause.txn_requires_abort() or cause.code() in _TAKEN_BACK:
             return DeliveryAbortedError(

@@ -30,7 +30,7 @@ from confluent_kafka.admin import ConsumerGroupDescription
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.internal import DRIVER_CONFIG, driver_topic
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.clients import ClientSettings, made
+from millstream.drivers.kafka.clients import ClientSettings, create_client
 from millstream.drivers.kafka.process_names import may_live, process_name
 
 log = logging.getLogger("millstream.kafka")
@@ -72,7 +72,7 @@ class Election:
         self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
         self.rivals = living_drivers(self._broker, application_id)
         own = {"group.id": self._topic, "client.id": process_name(self._topic), **_OWN}
-        self._consumer: Consumer = made(Consumer, {**settings, **own})
+        self._consumer: Consumer = create_client(Consumer, {**settings, **own})
         self._elected, self._replaced, self._leaving = (threading.Event() for _ in range(3))
         self._in_doubt = False
         self._on_replaced: Callable[[], None] = lambda: None

@@ -21,9 +21,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 from millstream.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.clients import ClientSettings, is_unavailable, made, translated
+from millstream.drivers.kafka.clients import ClientSettings, create_client, is_unavailable, translated
 from millstream.drivers.kafka.overdue import Overdue, Patience, in_time
-from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
+from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, production_error
 
 _RETRY_S: Final = 0.05
 _FENCED: Final = {
@@ -70,9 +70,9 @@ class Forwarding:
         self._spec = spec
         self._servers = str(spec.producer.get("bootstrap.servers"))
         settings = {**DEFAULTS, **spec.producer, "transactional.id": spec.group}
-        self._failing = made(FailingProducer, settings)
+        self._failing = create_client(FailingProducer, settings)
         consumer = {**spec.consumer, "group.id": spec.group, "enable.auto.commit": False}
-        self._members = made(Consumer, consumer)
+        self._members = create_client(Consumer, consumer)
         self._insist("taking over the transactional id", self._failing.producer.init_transactions)
 
     def send(self, records: Mapping[str, Records], positions: Mapping[TopicPartition, GroupPosition]) -> None:
@@ -133,7 +133,7 @@ class Forwarding:
         with suppress(KafkaException, Overdue):
             in_time(self._failing.producer.abort_transaction)
         if failures:
-            return refused(*failures[0], self._servers)
+            return production_error(*failures[0], self._servers)
         if cause.txn_requires_abort():
             return DeliveryAbortedError(
                 f"the transaction was aborted, and nothing of it was sent: {cause.str()}"

@@ -56,13 +56,13 @@ class Marks:
     application_id: str
     timeout_s: float
 
-    def found(self) -> dict[int, Mark]:
+    def read_marks(self) -> dict[int, Mark]:
         """Return the mark of each partition that has one. Does not wait for transactions and changes nothing."""
         broker = self._broker(read_committed=False)
         counts = broker.partition_counts([broker.group])
         marks = {
             partition.partition: mark
-            for partition in broker.committed(counts)
+            for partition in broker.committed_partitions(counts)
             if (mark := mark_of(partition))
         }
         for planned in self._ranges_without_mark(counts, marks):

@@ -119,7 +119,7 @@ _ADVICE: dict[int, Callable[[str], str]] = {
 }
 
 
-def refused(error: KafkaError, topic: str, partition: int, servers: str) -> MillstreamError:
+def production_error(error: KafkaError, topic: str, partition: int, servers: str) -> MillstreamError:
     """Return the error for a record that the broker did not accept."""
     advice = _ADVICE.get(error.code())
     if advice is None:
@@ -176,7 +176,7 @@ class KafkaSender:
             producer.failures.clear()
             if error.args[0].code() == KafkaError._FATAL:
                 discard(producer)  # it accepts no more records; the next attempt creates another
-            raise refused(*failure, str(self.settings.get("bootstrap.servers"))) from error
+            raise production_error(*failure, str(self.settings.get("bootstrap.servers"))) from error
 
 
 def _connect_producer(settings: ClientSettings) -> FailingProducer:

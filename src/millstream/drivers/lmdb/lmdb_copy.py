@@ -157,7 +157,7 @@ class LmdbCopy(DirectoryCopy):
             raise self._map_full_error() from error
         except lmdb.Error as error:
             self.close()  # the next micro-batch opens it again
-            raise self.directory.failed(error) from error
+            raise self.directory.unusable_error(error) from error
 
     def wipe(self) -> None:
         self._env.close()
@@ -249,7 +249,7 @@ class LmdbCopy(DirectoryCopy):
             self._databases = {_META: env.open_db(_META.encode())}
             return env
         except (OSError, lmdb.Error) as error:
-            raise self.directory.failed(error) from error
+            raise self.directory.unusable_error(error) from error
 
     def _is_verified(self) -> bool:
         try:

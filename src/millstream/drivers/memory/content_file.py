@@ -47,7 +47,7 @@ def write_content(directory: CopyDirectory, version: Version, content: Changes) 
         (directory.path / _WANTED).unlink(missing_ok=True)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise directory.failed(error) from error
+        raise directory.unusable_error(error) from error
 
 
 def contents(directory: CopyDirectory) -> Iterator[tuple[Version, Changes]]:

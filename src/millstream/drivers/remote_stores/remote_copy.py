@@ -36,7 +36,7 @@ class RemoteCopy:
 
     def newest(self) -> Manifest:
         request = CopyRequest(self._task, self._engine, 0, (), "", NEWEST)
-        version, token = answered(self._ask(request))
+        version, token = value_of_answer(self._ask(request))
         return Manifest(version, (token,))
 
     def release(self) -> None: ...
@@ -85,10 +85,10 @@ class _RemoteReader:
         return count
 
     def _ask_host(self, method: str, *arguments: Any) -> Any:
-        return answered(self.ask(self.request._replace(method=method, arguments=arguments)))
+        return value_of_answer(self.ask(self.request._replace(method=method, arguments=arguments)))
 
 
-def answered(answer: tuple[str, Any]) -> Any:
+def value_of_answer(answer: tuple[str, Any]) -> Any:
     """Return the value of a host's answer.
 
     Raises:

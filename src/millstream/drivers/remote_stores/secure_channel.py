@@ -77,7 +77,7 @@ def accepted(connection: socket.socket, key: bytes) -> Channel:
     return _proven(_context(server=True).wrap_socket(connection, server_side=True), key)
 
 
-def connected(address: tuple[str, int], key: bytes) -> Channel:
+def connect(address: tuple[str, int], key: bytes) -> Channel:
     """Connect to a listening process.
 
     Raises:

@@ -151,7 +151,7 @@ class RocksCopy(DirectoryCopy):
             except Exception as error:  # rocksdict has no error class for RocksDB's errors
                 if not any(sign in str(error) for sign in _LOCKED):
                     if damaged or any(sign in str(error) for sign in _NO_ROOM):
-                        raise self.directory.failed(error) from error
+                        raise self.directory.unusable_error(error) from error
                     damaged = True
                     log.warning("%s", self.directory.damaged(str(error)))
                     self.directory.throw_away()
@@ -177,7 +177,7 @@ class RocksCopy(DirectoryCopy):
 def _failure(directory: CopyDirectory, error: Exception) -> StoreError:
     """Return the error for an error of RocksDB. Unless it concerns disk space or locks, the copy is damaged."""
     if any(sign in str(error) for sign in (*_NO_ROOM, *_LOCKED)):
-        return directory.failed(error)
+        return directory.unusable_error(error)
     return directory.damaged(str(error))
 
 

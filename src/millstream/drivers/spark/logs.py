@@ -97,7 +97,7 @@ class WorkerLogs:
     pid: int
 
     @classmethod
-    def here(cls) -> WorkerLogs:
+    def of_this_process(cls) -> WorkerLogs:
         known = logging.getLogger().manager.loggerDict.items()
         set_here = [
             (name, logger.level)

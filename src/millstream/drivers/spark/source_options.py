@@ -28,7 +28,9 @@ class _Parts(NamedTuple):
 def option_of(driver: object, executors: object) -> str:
     """Return two values as the text of an option: one for the Spark driver, and one for executors."""
     path = tuple(directory or os.getcwd() for directory in sys.path)
-    parts = _Parts(cloudpickle.dumps(driver), cloudpickle.dumps(executors), path, WorkerLogs.here())
+    parts = _Parts(
+        cloudpickle.dumps(driver), cloudpickle.dumps(executors), path, WorkerLogs.of_this_process()
+    )
     return base64.b64encode(pickle.dumps(tuple(parts))).decode()
 
 

@@ -120,7 +120,7 @@ class ApplicationRun:
             application_id, Copies(resources.copies, hosts), self.reports, lambda: self.continues[0].plan
         )
         self.taps = TapBuffers(application_id, lambda: self.plan)
-        self.draining = Draining(self.reports.left)
+        self.draining = Draining(self.reports.in_flight_left)
         self.purge = Purge(resources.record_deleter, lambda: self.plan.purged_topics)
         self.listeners = resources.listeners
         self.metadata_refresher: PeriodicTask | None = None
@@ -139,7 +139,7 @@ class ApplicationRun:
         Raises:
             ControlError: If the application has ended, because its file may then belong to another run.
         """
-        if not self.resources.lease.held:
+        if not self.resources.lease.is_held:
             raise ControlError(
                 f"application {self.id!r} has ended ({self.state.now}); only a running application accepts commands"
             )
@@ -207,7 +207,7 @@ class ApplicationRun:
                 self.query.stop(self.query.current, timeout_s)
             except (OSError, Py4JError) as gone:
                 self._note_error(gone)
-            outcome = self.draining.outcome(self.reports.left(0).unfinished)
+            outcome = self.draining.outcome(self.reports.in_flight_left(0).unfinished)
             if outcome:
                 log.warning("stopped: %s", outcome)
             self._finish()
@@ -235,7 +235,7 @@ class ApplicationRun:
         self.control.close()
         self.answers.close()
         self.taps.end()
-        if self.resources.lease.held:
+        if self.resources.lease.is_held:
             delete_control_file(self.resources.lease.home)
         self.resources.lease.release()
         self.resources.disconnect()

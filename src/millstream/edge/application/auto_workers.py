@@ -64,7 +64,7 @@ class AutoWorkers:
     def close(self) -> None:
         self._changes.close()
 
-    def committed(self, reports: Sequence[TaskReport]) -> None:
+    def record_batch(self, reports: Sequence[TaskReport]) -> None:
         """Record the reports of a micro-batch; the first micro-batch after a change completes the change."""
         now = self._clock()
         with self._lock:

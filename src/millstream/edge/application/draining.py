@@ -44,7 +44,7 @@ class Draining:
         self._begun_with: int | None = None
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the application has stopped reading external topics."""
         return self._deadline is not None
 

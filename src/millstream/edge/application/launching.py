@@ -118,7 +118,7 @@ class Launch:
     def start(self) -> StreamingQuery:
         """Check everything, prepare the topics, and start the query."""
         now = self._continued()
-        marks = self.environment.clients.marks().found() if self.settings.exactly_once else {}
+        marks = self.environment.clients.marks().read_marks() if self.settings.exactly_once else {}
         checkpoint = self._checkpoint_id(now, marks)
         session = self._check(now)
         return self._with_workers(now, session)._start_on(now, session, checkpoint, marks)
@@ -174,7 +174,7 @@ class Launch:
         return self._started(source, session)
 
     def _session(self) -> SparkSession:
-        return self.run.session.of(self.settings)()
+        return self.run.session.opener(self.settings)()
 
     def _topic_preparation(self) -> TopicPreparation:
         settings = self.settings
@@ -202,7 +202,7 @@ class Launch:
 
     def _checkpoint_id(self, now: Continued, marks: Mapping[int, Mark]) -> str:
         """Return the checkpoint id under which this start delivers, and end open transactions of an earlier start."""
-        begun = self.run.resources.lease.begun
+        begun = self.run.resources.lease.begun_checkpoint
         facts = start_facts(now.plan, self.settings, begun, self.environment.broker, now.existing)
         checkpoint = checkpoint_id(facts, now.progress, marks)
         if self.settings.exactly_once:
@@ -242,7 +242,7 @@ class Launch:
             return now.division.divide(session, location)
 
     def _files(self) -> Files:
-        return files_of(self.settings.checkpoint(self.run.id), self.run.session.of(self.settings))
+        return files_of(self.settings.checkpoint(self.run.id), self.run.session.opener(self.settings))
 
     def _manifests(self, progress: CheckpointProgress) -> list[bytes]:
         settings, session = self.settings, self._session()
@@ -300,7 +300,7 @@ class Launch:
             wanted,
             settings.on_changed_shuffle_partitions,
             run.checkpoint,
-            run.session.of(settings),
+            run.session.opener(settings),
         )
         moves = (
             wanted is not None and settings.on_changed_shuffle_partitions != "keep" and not run.rescale_later
@@ -331,7 +331,7 @@ class Launch:
         return HostSpec(
             topology,
             replace(self.program.copies, run=self.run.run_id),
-            ApplicationListener.here(self.run.control.address),
+            ApplicationListener.on_this_host(self.run.control.address),
             clients.changelogs(plan),
             clients.global_topics(plan),
             settings.max_task_idle_ms,

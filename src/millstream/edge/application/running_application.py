@@ -159,7 +159,7 @@ class RunningApplication:
 
         Source: ``KafkaStreams.addStreamThread`` and ``removeStreamThread`` (KIP-663), up to the number of partitions.
         """
-        if not self._run.resources.lease.held or self._set_workers is None:
+        if not self._run.resources.lease.is_held or self._set_workers is None:
             raise ControlError(
                 f"application {self.id!r} is {self._run.state.now}, so its workers cannot be changed"
             )

@@ -66,7 +66,7 @@ class SparkRequests:
                 self._run.metadata_refresher.wake()
             return True
         if request == "epochs":
-            self._run.reports.follow(data)
+            self._run.reports.set_epochs(data)
             return True
         if request == "batch":
             self._record_batch(data)
@@ -96,7 +96,7 @@ class SparkRequests:
             run.resources.group_offsets.planned(data.positions)
             self._commit_behind_shuffle(data, oldest)
             self._renew_offsets(data)
-        if run.draining.begun:
+        if run.draining.has_begun:
             self._check_drained(data)
         elif self._workers_must_change(data):
             run.query.hold.set()
@@ -107,7 +107,7 @@ class SparkRequests:
         limits = run.resources.flow_control.limits
         return PlanningOrders(
             hold=hold,
-            intake=not run.draining.begun,
+            intake=not run.draining.has_begun,
             paused=limits.paused,
             rates=limits.rates,
             commit=run.reports.commit_requested,
@@ -136,18 +136,18 @@ class SparkRequests:
         run, reports = self._run, batch.reports()
         for notice in (notice for report in reports for notice in report.notices):
             run.warnings.warn(notice)
-        offsets = run.reports.committed(batch.number, reports)
+        offsets = run.reports.record_batch(batch.number, reports)
         if run.auto_workers is not None:
-            run.auto_workers.committed(reports)
-        run.answers.committed()
+            run.auto_workers.record_batch(reports)
+        run.answers.release_views()
         for line in run.reports.waiting_lines():
             run.warnings.warn(line)
         transactional = run.plan.committed_by_transactions if run.resources.transactional else ()
         if self._commit(
             {partition: n for partition, n in offsets.items() if partition.topic not in transactional}
         ):
-            run.purge.committed(offsets)
-        run.taps.committed(batch.number, reports)
+            run.purge.record_committed(offsets)
+        run.taps.record_batch(batch.number, reports)
         run.query.newest_batch, run.query.repeated = batch.number, batch.repeated
         run.query.first_batch.set()
 

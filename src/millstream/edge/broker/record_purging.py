@@ -44,7 +44,7 @@ class Purge:
         self._purged: dict[TopicPartition, int] = {}
         self._allowed = True
 
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def record_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         topics = self._topics()
         with self._lock:
             self._committed.update(

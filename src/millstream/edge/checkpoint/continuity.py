@@ -114,7 +114,7 @@ class Continuity:
             routing_of(self.plan, layout),
         )
 
-    def left(self, layout: Layout) -> frozenset[str]:
+    def left_topics(self, layout: Layout) -> frozenset[str]:
         """Return the topics that moved to other tasks or are no longer read."""
         routing = routing_of(self.plan, layout)
         before = self.remembered.routing or assumed(self.remembered, routing)
@@ -233,7 +233,7 @@ def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable
     Args:
         manifests: Reads the manifests of the tasks; called only if there is such a topic.
     """
-    left = now.left(layout)
+    left = now.left_topics(layout)
     if not left:
         return
     held: Counter[str] = Counter()

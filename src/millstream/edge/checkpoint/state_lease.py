@@ -78,7 +78,7 @@ class Lease:
         return lease
 
     @property
-    def begun(self) -> str:
+    def begun_checkpoint(self) -> str:
         """The id that a start on this host chose for a new checkpoint; empty if there is none."""
         return self._holder["begun"]
 
@@ -100,7 +100,7 @@ class Lease:
             raise unwritable(self._path, error) from None
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         return not self._file.closed
 
     @property

@@ -89,14 +89,14 @@ def send(
     bootstrap_servers: Servers = None,
 ) -> None:
     """Write records to a topic; keys go to the partitions where Java producers put them."""
-    from millstream.edge.records.text_records import sent
+    from millstream.edge.records.text_records import send_text
 
     with reporting_errors("send"):
         if separator == "":
             raise SettingsError("--separator is empty; leave it out to send values without keys")
         given = values if values else _lines()
         settings = settings_of(bootstrap_servers=bootstrap_servers)
-        count = sent(topic, _records(iter(given), key, separator), (key_format, value_format), settings)
+        count = send_text(topic, _records(iter(given), key, separator), (key_format, value_format), settings)
         typer.echo(f"{count:,} written to {topic}")
 
 

@@ -123,7 +123,7 @@ class DeadLetterQueue:
                 replay takes over. A display need not wait for that.
         """
         broker = replace(self._broker, read_committed=settled)
-        committed = broker.committed(self._counts)
+        committed = broker.committed_partitions(self._counts)
         found = {
             partition.partition: Replayed.read(partition.offset, partition.metadata or "")
             for partition in committed

@@ -23,7 +23,7 @@ from typing import Final
 
 from millstream.drivers.async_worker import EXECUTOR
 from millstream.drivers.peer_processes import is_alive
-from millstream.drivers.remote_stores.secure_channel import connected
+from millstream.drivers.remote_stores.secure_channel import connect
 from millstream.drivers.remote_stores.store_server import serve
 from millstream.edge.queries.copy_readers import open_reader
 
@@ -75,7 +75,7 @@ def main() -> None:
     address, port, encoded, directory, executor = json.load(sys.stdin)
     key = bytes.fromhex(encoded)
     try:
-        channel = connected((address, port), key)
+        channel = connect((address, port), key)
         channel.send(socket.gethostname())
         serve(channel, partial(open_reader, directory), partial(is_alive, executor))
     except OSError as error:

@@ -138,9 +138,9 @@ class Answers:
                     ) from None
             time.sleep(_POLL_S)
 
-    def committed(self) -> None:
+    def release_views(self) -> None:
         """Release the views of the previous micro-batch. Called after each commit."""
-        self._copies.committed()
+        self._copies.release_views()
 
     def take_woken(self) -> frozenset[str]:
         """Return, and forget, the tasks that must run because a query waits for their local copies.

@@ -160,7 +160,7 @@ class Copies:
     def engine_of(self, store: str) -> str:
         return self._spec().engines[store]
 
-    def committed(self) -> None:
+    def release_views(self) -> None:
         """Release the views of the previous micro-batch on this host, without waiting for other hosts."""
         with self._lock:
             own = [copy for host, copy in self._open.values() if host == self._host]

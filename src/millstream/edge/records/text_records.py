@@ -84,7 +84,7 @@ def _guessed_value(raw: bytes, *, numbers: bool) -> str | int:
     return raw.hex() if text is None else text
 
 
-def sent(
+def send_text(
     topic: str, records: Iterable[tuple[str | None, str | None]], forms: tuple[str, str], settings: Settings
 ) -> int:
     """Write records; return their number when all are acknowledged.

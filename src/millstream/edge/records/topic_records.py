@@ -17,7 +17,7 @@ from millstream.core.model.errors import (
 )
 from millstream.core.model.serdes import Serde, read, serialize_for_topic
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.clients import made
+from millstream.drivers.kafka.clients import create_client
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.overdue import Patience
 from millstream.edge.settings.settings import Settings
@@ -75,7 +75,7 @@ def messages(settings: Settings, topic: str, last: int | None, *, follow: bool =
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
     }
-    consumer = made(Consumer, {**settings.client("consumer", _GROUP), **own})
+    consumer = create_client(Consumer, {**settings.client("consumer", _GROUP), **own})
     reader = _TopicReader(consumer, topic, ends)
     try:
         if last is not None:
@@ -165,7 +165,7 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
             failures.append(error)
 
     own = {"enable.idempotence": True, "partitioner": "murmur2_random"}
-    producer = made(Producer, {**settings.client("producer", _SENDER), **own})
+    producer = create_client(Producer, {**settings.client("producer", _SENDER), **own})
     count = 0
     try:
         for record in records:

@@ -32,7 +32,7 @@ class ApplicationSession:
         self._log = log
         self.lacking: Sequence[str] = ()
 
-    def of(self, settings: Settings) -> Callable[[], SparkSession]:
+    def opener(self, settings: Settings) -> Callable[[], SparkSession]:
         """Return a function that returns the session."""
 
         def session() -> SparkSession:

@@ -92,7 +92,7 @@ class TaskReports:
                     known = self.positions.setdefault(topic, {})
                     known.setdefault(partition, position)
 
-    def follow(self, epochs: tuple[EpochRead, ...]) -> None:
+    def set_epochs(self, epochs: tuple[EpochRead, ...]) -> None:
         with self.lock:
             self.revision += 1
             self.epochs = epochs
@@ -123,7 +123,7 @@ class TaskReports:
             if not progress.finished:
                 self.restores[progress.task, progress.store] = progress
 
-    def committed(self, batch: int, reports: Sequence[TaskReport]) -> dict[TopicPartition, int]:
+    def record_batch(self, batch: int, reports: Sequence[TaskReport]) -> dict[TopicPartition, int]:
         """Record the reports of a micro-batch; return the offsets to commit."""
         offsets = offsets_of(reports)
         with self.lock:
@@ -265,7 +265,7 @@ class TaskReports:
                 capacity_of(self.tasks, in_front, self.positions),
             )
 
-    def left(self, until_ms: int) -> Left:
+    def in_flight_left(self, until_ms: int) -> Left:
         """Return the number of in-flight records, and how many of them may finish by a time."""
         with self.lock:
             return left_of((r.calls for r in self.tasks.values() if r.calls is not None), until_ms)

@@ -79,7 +79,7 @@ class Tap:
 
     def _read(self, after: int) -> TapContent:
         if self._final is not None:
-            return self._final.after(after)
+            return self._final.without_first(after)
         content: TapContent = self._ask("read", {"tap": self._id, "after": after})
         return content
 

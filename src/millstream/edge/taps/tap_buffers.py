@@ -86,7 +86,7 @@ class TapContent(NamedTuple):
     counts: TapCounts
     ended: bool
 
-    def after(self, sampled: int) -> TapContent:
+    def without_first(self, sampled: int) -> TapContent:
         """Return the content without the first ``sampled`` samples."""
         known = len(self.records) - (self.counts.sampled - sampled)
         return self._replace(records=self.records[max(known, 0) :])
@@ -173,7 +173,7 @@ class TapBuffers:
         with self._lock:
             buffer = self._buffer(tap)
             buffer.read_at = time.monotonic()
-            return buffer.content(ended=self._ended).after(after)
+            return buffer.content(ended=self._ended).without_first(after)
 
     def close(self, tap: str) -> TapContent:
         """End a tap; return all its samples."""
@@ -192,7 +192,7 @@ class TapBuffers:
                 log.info("the tap on node %r has ended, because it was not read", self._buffers.pop(tap).node)
             return tuple(sorted({buffer.node for buffer in self._buffers.values()}))
 
-    def committed(self, batch: int, reports: Sequence[TaskReport]) -> None:
+    def record_batch(self, batch: int, reports: Sequence[TaskReport]) -> None:
         if batch == self._batch:
             return
         self._batch = batch

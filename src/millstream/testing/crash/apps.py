@@ -67,7 +67,7 @@ class _Journals:
         self.values.setdefault(key, []).append(value)
         self._origins.setdefault(key, []).append(origin)
 
-    def last(self, key: str, otherwise: Any) -> Any:
+    def last_value(self, key: str, otherwise: Any) -> Any:
         return self.values[key][-1] if key in self.values else otherwise
 
     def expected(self, **stores: Mapping[Any, Any]) -> Expected:
@@ -114,7 +114,7 @@ def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
     journals = _Journals()
     for record in records:
         for word, number in _numbered_words(_decoded(record.value)):
-            journals.add(word, record, _one_more(journals.last(word, [0, 0]), number))
+            journals.add(word, record, _one_more(journals.last_value(word, [0, 0]), number))
     return journals.expected(counts={word: values[-1] for word, values in journals.values.items()})
 
 
@@ -164,7 +164,7 @@ def _window_counts(records: Sequence[ConsumedRecord]) -> Expected:
     for record in records:
         key, start = _decoded(record.key), _window_start(record.timestamp)
         name = f"{key}@{start}"
-        counted = _one_more(journals.last(name, [0, 0]), serdes.int64.deserialize(record.value or b""))
+        counted = _one_more(journals.last_value(name, [0, 0]), serdes.int64.deserialize(record.value or b""))
         journals.add(name, record, counted)
         kept[Windowed(key, start, start + _WINDOW_MS)] = record.partition, counted
         latest[record.partition] = max(start, latest.get(record.partition, 0))
@@ -241,7 +241,7 @@ def _balances(records: Sequence[ConsumedRecord]) -> Expected:
     for record in records:
         amount = serdes.int64.deserialize(record.value or b"")
         journals.add(
-            _decoded(record.key), record, _one_more(journals.last(_decoded(record.key), [0, 0]), amount)
+            _decoded(record.key), record, _one_more(journals.last_value(_decoded(record.key), [0, 0]), amount)
         )
     updates = {"balances": journals.part(1), "bookings": journals.part(0)}
     stores = {name: {key: values[-1] for key, values in of.items()} for name, of in updates.items()}
@@ -354,7 +354,7 @@ def _answers(records: Sequence[ConsumedRecord]) -> Expected:
     journals = _Journals()
     for record in records:
         key = _decoded(record.key)
-        journals.add(key, record, [journals.last(key, [0])[0] + 1, _decoded(record.value).upper()])
+        journals.add(key, record, [journals.last_value(key, [0])[0] + 1, _decoded(record.value).upper()])
     return journals.expected(numbers={key: answered[-1][0] for key, answered in journals.values.items()})
 
 

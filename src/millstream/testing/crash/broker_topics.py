@@ -63,14 +63,14 @@ def commits_in(record: ConsumedRecord, group: str, topic: str) -> Iterator[Commi
     if record.key is None or record.value is None:
         return
     key = _FieldReader(record.key)
-    if key.take(">h")[0] not in _KEYS_OF_OFFSETS or (key.text(), key.text()) != (group, topic):
+    if key.take(">h")[0] not in _KEYS_OF_OFFSETS or (key.read_text(), key.read_text()) != (group, topic):
         return
     (partition,) = key.take(">i")
     value = _FieldReader(record.value)
     (version,) = value.take(">h")
     assert version in (3, 4), f"the broker writes offsets in version {version}, which is not known here"
     offset, _ = value.take(">qi")
-    value.text(compact=version > 3)  # the metadata
+    value.read_text(compact=version > 3)  # the metadata
     (at_ms,) = value.take(">q")
     yield Commit(partition, offset, at_ms * 1000 + 999)
 
@@ -109,10 +109,10 @@ def _state(value: bytes) -> str:
     compact = version > 0
     partitions = []
     for _ in range(reader.length(">i", compact)):
-        topic = reader.text(compact=compact)
+        topic = reader.read_text(compact=compact)
         partitions += [f"{topic}-{reader.take('>i')[0]}" for _ in range(reader.length(">i", compact))]
         if compact:
-            reader.number()  # the number of tagged fields, which is 0
+            reader.read_number()  # the number of tagged fields, which is 0
     return f"{_STATES[state]}, producer {producer}, epoch {epoch}, {', '.join(partitions) or 'no partitions'}"
 
 
@@ -131,9 +131,9 @@ class _FieldReader:
 
     def length(self, form: str, compact: bool) -> int:
         """Read the length of a string or a list; the length of null is 0."""
-        return max(self.number() - 1 if compact else self.take(form)[0], 0)
+        return max(self.read_number() - 1 if compact else self.take(form)[0], 0)
 
-    def number(self) -> int:
+    def read_number(self) -> int:
         """Read a variable-length number: seven bits per byte, lowest first."""
         value = shift = 0
         while True:
@@ -144,7 +144,7 @@ class _FieldReader:
             if byte < 0x80:
                 return value
 
-    def text(self, *, compact: bool = False) -> str:
+    def read_text(self, *, compact: bool = False) -> str:
         length = self.length(">h", compact)
         self._at += length
         return self._data[self._at - length : self._at].decode()

@@ -218,7 +218,7 @@ class Faults:
                 lambda: len(self._run.ends) >= before + 2 or self._run.at_end(), "its end, with a full disk"
             )
         finally:
-            self._around.space.free()
+            self._around.space.release()
 
     def _choose_victim(self, target: Target, choice: float) -> psutil.Process | None:
         """Return a victim, or None if the whole workload has been processed without one, such as an async worker without calls."""
@@ -266,7 +266,7 @@ class Space:
                 while _try_write(file.fileno(), bytes(size)):
                     pass
 
-    def free(self) -> None:
+    def release(self) -> None:
         self._filler.unlink(missing_ok=True)
 
 

@@ -236,7 +236,7 @@ class _CrashRun:
         if self._watch.processed < self._setup.records:  # afterwards no start can make progress
             self._failures += 1
         if self._failures > _FAILURES:
-            raise self._error(f"ended {self._failures} times without progress, last with exit code {code}")
+            raise self._failure(f"ended {self._failures} times without progress, last with exit code {code}")
         self.start()
 
     def until(self, holds: Callable[[], T], what: str, *, pause_s: float = _PAUSE_S) -> T:
@@ -250,7 +250,7 @@ class _CrashRun:
                 if self._watch.look():
                     self._progress_at, self._failures = now, 0
                 elif now > self._progress_at + self._stall_s:
-                    raise self._error(
+                    raise self._failure(
                         f"made no progress for {self._stall_s:.0f} s; it should have reached {what}"
                     )
                 if now > max(self._progress_at, helped_at) + _STUCK_S:
@@ -267,7 +267,7 @@ class _CrashRun:
         """
         for group in self._groups:
             if lacks_coordinator(self._kafka, group, self._topics.input):
-                raise self._spoiled(
+                raise self._bad_broker(
                     f"has not loaded the offsets of group {group!r} since it was started again"
                 )
         if not self._kafka.hanging_transactions():
@@ -275,7 +275,7 @@ class _CrashRun:
         self._program.kill()
         # With the program killed, no transaction starts or ends, so a transaction found now is really hanging.
         if hanging := self._kafka.hanging_transactions():
-            raise self._spoiled(f"has lost a transaction in {len(hanging)} partitions, first {hanging[0]}")
+            raise self._bad_broker(f"has lost a transaction in {len(hanging)} partitions, first {hanging[0]}")
         self.start()
 
     @property
@@ -283,13 +283,13 @@ class _CrashRun:
         marks = [commits_topic(self._id)] if self._setup.guarantee == "exactly_once" else []
         return [self._id, *marks]
 
-    def _spoiled(self, what: str) -> _SpoiledError:
+    def _bad_broker(self, what: str) -> _SpoiledError:
         return _SpoiledError(
             f"the broker itself {what}: run {self._id!r} with seed {self._setup.seed} does not test the application. "
             "Run it with another seed"
         )
 
-    def _error(self, what: str) -> CrashTestError:
+    def _failure(self, what: str) -> CrashTestError:
         return CrashTestError(
             f"the application {self._id!r} {what}; {self._watch.processed:,} of {self._setup.records:,} records are "
             f"processed. The end of its log:\n{self._program.last_words()}"

@@ -60,7 +60,7 @@ class SplitLogs:
                     self._offsets[log].append(message.offset() or 0)
         return found
 
-    def before(self, offsets: Mapping[tuple[str, int], int]) -> int:
+    def records_before(self, offsets: Mapping[tuple[str, int], int]) -> int:
         """Return how many records are before the given offsets, by topic and partition."""
         return sum(bisect_left(self._offsets[log], offset) for log, offset in offsets.items())
 

@@ -148,7 +148,9 @@ class Watch:
         for partition in committed:
             if partition.offset >= 0:
                 self._offsets[partition.topic, partition.partition] = partition.offset
-        counted = sum(self._offsets.values()) if self._logs is None else self._logs.before(self._offsets)
+        counted = (
+            sum(self._offsets.values()) if self._logs is None else self._logs.records_before(self._offsets)
+        )
         self.processed = counted
         return before != (self.processed, self.written)
 

@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 
 import millstream as ms
 from millstream.core.model.errors import SettingsError
-from millstream.drivers.kafka.clients import made
+from millstream.drivers.kafka.clients import create_client
 from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.broker.kafka_clients import Clients
 from millstream.edge.settings.settings import Settings
@@ -75,7 +75,7 @@ def test_nothing_that_is_shipped_holds_the_secret(settings: Settings) -> None:
 
 def test_a_client_gets_the_secret_of_the_process_that_makes_it(settings: Settings) -> None:
     configuration = pickle.loads(cloudpickle.dumps(settings.client("producer", "shop")))
-    client = made(dict, configuration)
+    client = create_client(dict, configuration)
     assert (client["sasl.password"], client["ssl.key.password"]) == (HIDDEN, HIDDEN)
 
 
@@ -102,7 +102,7 @@ def test_a_reference_keeps_its_identity(reference: object) -> None:
 )
 def test_what_is_not_there_is_reported_with_its_location(secret: Secret, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        made(dict, {"sasl.password": secret})
+        create_client(dict, {"sasl.password": secret})
 
 
 @pytest.mark.parametrize("written", [{"env": "A", "file": "b"}, {"vault": "x"}, {"env": 3}, {}])

@@ -18,7 +18,7 @@ from millstream.core.state.segments.log import Manifest
 from millstream.drivers.remote_stores import host_listener
 from millstream.drivers.remote_stores.host_listener import HostListener
 from millstream.drivers.remote_stores.remote_copy import RemoteCopy
-from millstream.drivers.remote_stores.secure_channel import Channel, connected
+from millstream.drivers.remote_stores.secure_channel import Channel, connect
 from millstream.drivers.remote_stores.store_server import CopyRequest, serve
 
 KEY = b"k" * 32
@@ -54,7 +54,7 @@ class Copy:
 def channel() -> Iterator[Channel]:
     """Yield the application's channel to a host with one copy."""
     with closing(HostListener("127.0.0.1", KEY)) as listener:
-        host = connected(("127.0.0.1", listener.port), KEY)
+        host = connect(("127.0.0.1", listener.port), KEY)
         host.send("host-1")
         server = threading.Thread(target=serve, args=(host, lambda task, engine: Copy(), lambda: True))
         server.start()
@@ -127,7 +127,7 @@ def test_who_does_not_know_the_key_gets_no_channel(caplog: pytest.LogCaptureFixt
     with closing(HostListener("127.0.0.1", KEY)) as listener:
         address = "127.0.0.1", listener.port
         with pytest.raises(OSError, match="does not have the key"):
-            connected(address, b"x" * 32)
+            connect(address, b"x" * 32)
         with socket.create_connection(address) as plain, suppress(OSError):
             plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
             plain.recv(100)
@@ -142,7 +142,7 @@ def test_connections_that_prove_nothing_do_not_use_up_the_program() -> None:
         for _ in range(3 * host_listener._MOST_UNPROVEN):
             silent.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
         with pytest.raises((ConnectionError, SSLError)):
-            connected(("127.0.0.1", listener.port), KEY)
+            connect(("127.0.0.1", listener.port), KEY)
         assert threading.active_count() <= before + host_listener._MOST_UNPROVEN
 
 
@@ -154,7 +154,7 @@ def test_what_crosses_the_network_is_encrypted() -> None:
         socket.create_server(("127.0.0.1", 0)) as middle,
     ):
         threading.Thread(target=_relay, args=(middle, listener.port, seen), daemon=True).start()
-        host = connected(middle.getsockname(), KEY)
+        host = connect(middle.getsockname(), KEY)
         host.send("host-with-a-name")
         listener.await_hosts(["host-with-a-name"], 30)
         assert listener.hosts() == {"host-with-a-name"}

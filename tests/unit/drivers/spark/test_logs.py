@@ -74,7 +74,7 @@ def test_the_program_reports_the_levels_that_it_has_set(monkeypatch: pytest.Monk
         monkeypatch.setattr(
             logs, "_SHOWN", logs._Shown(as_json=True, least=logging.ERROR, own=logging.WARNING)
         )
-        current = WorkerLogs.here()
+        current = WorkerLogs.of_this_process()
     finally:
         logger.setLevel(logging.NOTSET)
     assert (current.as_json, current.least) == (True, logging.ERROR)
@@ -86,5 +86,5 @@ def test_the_program_reports_the_levels_that_it_has_set(monkeypatch: pytest.Monk
 
 def test_the_program_itself_stays_as_it_is() -> None:
     before = logging.getLogger().handlers[:]
-    WorkerLogs.here().apply()
+    WorkerLogs.of_this_process().apply()
     assert logging.getLogger().handlers == before

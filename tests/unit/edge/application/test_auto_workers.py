@@ -28,7 +28,7 @@ class Running:
             TaskReport(task, measured=((measures.SECONDS, (task,), seconds / 16),))
             for task in (f"0_{number}" for number in range(16))
         ]
-        self.auto.committed(reports)
+        self.auto.record_batch(reports)
         return self.auto.planned(waiting)
 
     def idle(self, seconds: float) -> bool:

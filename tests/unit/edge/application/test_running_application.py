@@ -440,7 +440,7 @@ class Stop:
             target=self._running.stop, kwargs={"drain_timeout_s": drain_timeout_s}, daemon=True
         )
         self._thread.start()
-        while not self._running._run.draining.begun:
+        while not self._running._run.draining.has_begun:
             self._thread.join(0.001)
 
     def drained(self) -> None:

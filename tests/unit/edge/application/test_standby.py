@@ -50,7 +50,7 @@ class Session:
     def __init__(self, *arguments: Any) -> None:
         self.lacking: list[str] = []
 
-    def of(self, settings: Any) -> Any:
+    def opener(self, settings: Any) -> Any:
         return lambda: SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
 
 

@@ -40,7 +40,7 @@ def purge(broker: Deleter) -> Purge:
 
 
 def test_waits_until_spark_has_committed_the_micro_batch(purge: Purge, broker: Deleter) -> None:
-    purge.committed({PARTITION_0: 5, SOURCE: 9})
+    purge.record_committed({PARTITION_0: 5, SOURCE: 9})
     purge.purge()
     assert broker.deleted == []
     purge.planned({"re": {0: 7, 1: 7}, "in": {0: 9}})
@@ -49,7 +49,7 @@ def test_waits_until_spark_has_committed_the_micro_batch(purge: Purge, broker: D
 
 
 def test_stays_behind_the_checkpoint_and_behind_what_is_finished(purge: Purge, broker: Deleter) -> None:
-    purge.committed({PARTITION_0: 9, PARTITION_1: 3})
+    purge.record_committed({PARTITION_0: 9, PARTITION_1: 3})
     purge.planned({"re": {0: 5, 1: 8}})
     purge.purge()
     assert broker.deleted == [{PARTITION_0: 5, PARTITION_1: 3}]
@@ -57,13 +57,13 @@ def test_stays_behind_the_checkpoint_and_behind_what_is_finished(purge: Purge, b
 
 def test_asks_only_for_what_is_new(purge: Purge, broker: Deleter) -> None:
     for _ in range(2):
-        purge.committed({PARTITION_0: 5})
+        purge.record_committed({PARTITION_0: 5})
         purge.planned({"re": {0: 5}})
         purge.purge()
-    purge.committed({PARTITION_0: 4})  # a micro-batch that was done again may have finished less
+    purge.record_committed({PARTITION_0: 4})  # a micro-batch that was done again may have finished less
     purge.planned({"re": {0: 6}})
     purge.purge()
-    purge.committed({PARTITION_1: 2})
+    purge.record_committed({PARTITION_1: 2})
     purge.planned({"re": {0: 6, 1: 2}})
     purge.purge()
     assert broker.deleted == [{PARTITION_0: 5}, {PARTITION_1: 2}]
@@ -71,7 +71,7 @@ def test_asks_only_for_what_is_new(purge: Purge, broker: Deleter) -> None:
 
 def test_deletes_later_what_it_could_not(purge: Purge, broker: Deleter) -> None:
     broker.away = True
-    purge.committed({PARTITION_0: 5})
+    purge.record_committed({PARTITION_0: 5})
     purge.planned({"re": {0: 5}})
     purge.purge()
     broker.away = False
@@ -83,7 +83,7 @@ def test_warns_once_if_it_may_not(purge: Purge, broker: Deleter, caplog: pytest.
     broker.allowed = False
     with caplog.at_level(logging.WARNING):
         for offset in (5, 6):
-            purge.committed({PARTITION_0: offset})
+            purge.record_committed({PARTITION_0: offset})
             purge.planned({"re": {0: offset}})
             purge.purge()
     assert len(broker.deleted) == 1

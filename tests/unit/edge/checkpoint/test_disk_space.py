@@ -18,13 +18,13 @@ lease.begin("5f3a")
 lease.release()
 Space(disk).fill()
 lease = Lease.take(disk / "old", "old", "running")
-assert lease.begun == "5f3a"
+assert lease.begun_checkpoint == "5f3a"
 lease.release()
 try:
     Lease.take(disk / "new", "new", "running")
 except SettingsError as error:
     print(error)
-Space(disk).free()
+Space(disk).release()
 Lease.take(disk / "new", "new", "running").release()
 """
 
@@ -41,7 +41,7 @@ try:
     write_control_file(disk, ControlAddress("/socket", b"key"))
 except SettingsError as error:
     print(error)
-Space(disk).free()
+Space(disk).release()
 write_control_file(disk, ControlAddress("/socket", b"key"))
 """
 
@@ -58,7 +58,7 @@ Space(disk).fill()
 for number in range(2_000):
     logging.getLogger("millstream.application").info("a line for the file, %d", number)
 logging.getLogger("millstream.application").error("the disk is full")
-Space(disk).free()
+Space(disk).release()
 logging.getLogger("millstream.application").info("room again")
 assert (disk / "millstream.log").read_text().rstrip().endswith("room again")
 """

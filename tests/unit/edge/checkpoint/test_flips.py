@@ -80,7 +80,7 @@ def test_of_the_lease_keep_nobody_out_and_let_nobody_in(tmp_path: Path) -> None:
         lease.release()
         lease = Lease.take(tmp_path, "app", "running")
         try:
-            assert claimed(lease.begun) == CLAIM, seed
+            assert claimed(lease.begun_checkpoint) == CLAIM, seed
             outcomes["no matter"] += 1
         except OtherCheckpointError:
             outcomes["refused"] += 1

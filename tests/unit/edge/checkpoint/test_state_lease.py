@@ -51,16 +51,16 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_remembers_the_checkpoint_that_was_to_be_begun(tmp_path: Path) -> None:
     lease = Lease.take(tmp_path, "app", "running")
-    assert lease.begun == ""
+    assert lease.begun_checkpoint == ""
     lease.begin("5f3a")
     lease.release()
     for _ in range(2):
         lease = Lease.take(tmp_path, "app", "running")
-        assert lease.begun == "5f3a"
+        assert lease.begun_checkpoint == "5f3a"
         lease.release()
 
 
 def test_a_file_that_is_not_whole_remembers_nothing(tmp_path: Path) -> None:
     Lease.take(tmp_path, "app", "running").release()
     (tmp_path / "lock").write_text('{"begun": "5f')
-    assert Lease.take(tmp_path, "app", "running").begun == ""
+    assert Lease.take(tmp_path, "app", "running").begun_checkpoint == ""

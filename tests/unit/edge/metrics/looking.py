@@ -30,7 +30,7 @@ class Looked:
         self.book = TaskReports()
         self.book.planned({"in": {0: 12}}, {"in": {0: 20}}, 1_500)
         calls = CallReport(running=1, hottest=[HotKeySample("ask", "'k'", 5, 10, 10.0, 1)])
-        self.book.committed(
+        self.book.record_batch(
             4,
             [TaskReport("0_0", {TopicPartition("in", 0): 12}, measured=NUMBERS, calls=calls, executor="h/0")],
         )

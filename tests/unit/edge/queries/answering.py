@@ -53,7 +53,7 @@ def answers_of(topology: Topology, directory: Path, fill: Mapping[str, Fill]) ->
         offsets = {TopicPartition(topic, 0): 3 for topic in sub.source_topics}
         committed.append(TaskReport(f"{sub.id}_0", offsets, stream_time_ms=NOW, state=state))
     reports.planned({}, {})
-    reports.committed(7, committed)
+    reports.record_batch(7, committed)
     engines = {name: "lmdb" for sub in plan.subtopologies for name in sub.stores}
     spec = CopiesSpec(str(directory), {}, engines, 0)
     return Answers("shop", Copies(lambda: spec, cast(StoreHosts, NoHosts())), reports, lambda: plan)

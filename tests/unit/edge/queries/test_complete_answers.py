@@ -59,7 +59,7 @@ class Shop:
     def run_first_batch(self, number: int) -> None:
         """Do what the first micro-batch of a run does: it starts all tasks."""
         self.reports.planned({}, {})
-        self.reports.committed(number, self.of_tasks)
+        self.reports.record_batch(number, self.of_tasks)
 
     def edit(self, plan: Plan) -> None:
         self.plan = self.reports.plan = plan
@@ -74,13 +74,13 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 def test_a_repeated_micro_batch_of_the_run_before_starts_only_some_tasks(shop: Shop) -> None:
     with pytest.raises(StoreError, match=r"not all of its tasks have run since the start"):
         shop.answers.answer(ALL)
-    shop.reports.committed(6, shop.of_tasks[:1])
+    shop.reports.record_batch(6, shop.of_tasks[:1])
     for question in (ALL, Question("counts", "get", ("tea",)), Question("counts", "approximate_count")):
         with pytest.raises(StoreError, match=r"not all of its tasks have run since the start"):
             shop.answers.answer(question)
     shop.run_first_batch(7)
     assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
-    shop.reports.committed(8, shop.of_tasks[:1])
+    shop.reports.record_batch(8, shop.of_tasks[:1])
     assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
 
 
@@ -96,7 +96,7 @@ def test_an_empty_list_is_a_value_and_not_a_missing_key(tmp_path: Path) -> None:
         write_copy(str(tmp_path / f"0_{number}" / "lmdb"), store.drain().changes, FIRST)
         tasks.append(TaskReport(f"0_{number}", state=StateReport(FIRST.version, FIRST.history, {})))
     reports.planned({}, {})
-    reports.committed(7, tasks)
+    reports.record_batch(7, tasks)
     copies = Copies(lambda: CopiesSpec(str(tmp_path), {}, {"carts": "lmdb"}, 0), cast(StoreHosts, NoHosts()))
     answers = Answers("shop", copies, reports, lambda: plan)
     found = {
@@ -120,7 +120,7 @@ def test_a_value_that_cannot_be_compared_is_returned(tmp_path: Path) -> None:
 
 def test_a_question_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_answers, "_WAIT_S", 30.0)
-    shop.reports.committed(6, shop.of_tasks[:1])
+    shop.reports.record_batch(6, shop.of_tasks[:1])
     Timer(0.1, shop.run_first_batch, [7]).start()
     began = time.monotonic()
     answer = shop.answers.answer(ALL)

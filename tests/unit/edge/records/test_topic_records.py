@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 import millstream as ms
 from millstream.core.model.errors import BrokerUnavailableError, ProductionError, SettingsError
 from millstream.edge.records import topic_records
-from millstream.edge.records.text_records import sent
+from millstream.edge.records.text_records import send_text
 from millstream.edge.records.topic_records import newest, send_records
 from millstream.edge.settings.settings import Settings
 
@@ -78,7 +78,7 @@ class Sending:
 def sending(monkeypatch: pytest.MonkeyPatch) -> Sending:
     made = Sending()
     monkeypatch.setattr(topic_records, "existing_topic", lambda *_: None)
-    monkeypatch.setattr(topic_records, "made", lambda *_: made)
+    monkeypatch.setattr(topic_records, "create_client", lambda *_: made)
     return made
 
 
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
 ) -> None:
     records = [(None, "1"), (None, text)]
     with pytest.raises(SettingsError, match=f"cannot be written as {form}: .*before it were sent"):
-        sent("topic", records, ("auto", form), Settings(bootstrap_servers="nowhere:1"))
+        send_text("topic", records, ("auto", form), Settings(bootstrap_servers="nowhere:1"))
     assert sending.flushed == 1
 
 

@@ -40,28 +40,28 @@ def test_restores_are_shown_while_they_run() -> None:
 def test_restores_of_an_attempt_that_failed_end_with_the_batch() -> None:
     book = TaskReports()
     book.restoring(HALF)
-    book.committed(1, [])
+    book.record_batch(1, [])
     assert restoring(book) == []
 
 
 def test_a_commit_is_asked_for_by_any_task_of_the_last_micro_batch() -> None:
     book = TaskReports()
     asking = TaskReport.decode(TaskReport("0_0", commit_requested=True).encode())
-    book.committed(0, [asking, TaskReport("1_0")])
+    book.record_batch(0, [asking, TaskReport("1_0")])
     assert book.commit_requested
-    book.committed(1, [TaskReport("0_0"), TaskReport("1_0")])
+    book.record_batch(1, [TaskReport("0_0"), TaskReport("1_0")])
     assert not book.commit_requested
 
 
 def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
     book = TaskReports()
-    book.committed(
+    book.record_batch(
         0, [TaskReport("0_0", executor="h/0"), TaskReport("0_1", executor="h/1"), TaskReport("1_0")]
     )
-    book.committed(1, [TaskReport("0_0", executor="h/0"), TaskReport("0_1", executor="h/0")])
+    book.record_batch(1, [TaskReport("0_0", executor="h/0"), TaskReport("0_1", executor="h/0")])
     assert book.status("running", None).placed == {"0_0": "h/0", "0_1": "h/0"}
     assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (4, 1)
-    book.committed(2, [TaskReport("0_0", gone=True), TaskReport("0_1", executor="g/2")])
+    book.record_batch(2, [TaskReport("0_0", gone=True), TaskReport("0_1", executor="g/2")])
     assert book.status("running", None).placed == {"0_1": "g/2"}
     assert (book.metrics()["task_runs"], book.metrics()["moved_tasks"]) == (5, 2)
 
@@ -69,9 +69,9 @@ def test_where_tasks_ran_last_is_shown_and_moves_are_counted() -> None:
 def test_drops_are_counted_by_task_and_by_reason() -> None:
     book = TaskReports()
     late, null = "late for a window", "null key in a table"
-    book.committed(0, [TaskReport("0_0", measured=[drops("0_0", late, 2)]), TaskReport("1_0")])
-    book.committed(1, [TaskReport("1_0", measured=[drops("1_0", null, 1)])])
-    book.committed(2, [TaskReport("0_0", measured=[drops("0_0", null, 1)])])
+    book.record_batch(0, [TaskReport("0_0", measured=[drops("0_0", late, 2)]), TaskReport("1_0")])
+    book.record_batch(1, [TaskReport("1_0", measured=[drops("1_0", null, 1)])])
+    book.record_batch(2, [TaskReport("0_0", measured=[drops("0_0", null, 1)])])
     assert book.status("running", None).dropped == {"0_0": 3, "1_0": 1}
     counted = book.metrics()
     assert counted["dropped_records"] == 4
@@ -84,7 +84,7 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
 ):
     book = TaskReports()
     dropped = [drops("2_0", "null key in a table", 3), drops("0_0", "late for a window", 1)]
-    book.committed(0, [TaskReport("0_0", measured=dropped)])
+    book.record_batch(0, [TaskReport("0_0", measured=dropped)])
     assert book.status("running", None).dropped == {"0_0": 1, "2_0": 3}
     assert book.metrics()["dropped_records"] == 4
 
@@ -92,9 +92,11 @@ def test_records_of_global_topics_are_dropped_by_what_fills_the_stores_not_by_th
 def test_a_task_that_is_gone_is_not_shown_any_more() -> None:
     book = TaskReports()
     state = ("store_bytes", ("0_0", "counts"), 7)
-    book.committed(0, [TaskReport("0_0", measured=[drops("0_0", "null key", 1), state]), TaskReport("1_0")])
+    book.record_batch(
+        0, [TaskReport("0_0", measured=[drops("0_0", "null key", 1), state]), TaskReport("1_0")]
+    )
     assert book.metrics()["state_bytes"] == 7
-    book.committed(1, [TaskReport("0_0", measured=[drops("0_0", "null key", 2)], gone=True)])
+    book.record_batch(1, [TaskReport("0_0", measured=[drops("0_0", "null key", 2)], gone=True)])
     assert list(book.tasks) == ["1_0"]
     assert (book.metrics()["dropped_records"], book.metrics()["state_bytes"]) == (3, 0)
 
@@ -105,7 +107,9 @@ def test_a_task_whose_partitions_no_longer_exist_is_not_woken_any_more() -> None
     builder.stream("in").to("out")
     plan = builder.build().plan("app")
     book = TaskReports(plan=plan)
-    book.committed(0, [TaskReport(task, wake_at_ms=5, executor="here/1") for task in ("0_0", "0_3", "1_3")])
+    book.record_batch(
+        0, [TaskReport(task, wake_at_ms=5, executor="here/1") for task in ("0_0", "0_3", "1_3")]
+    )
     assert book.due(9) == ["0_0", "0_3", "1_3"]
     book.replan(plan, [TaskId(0, 0), TaskId(0, 1)])
     assert book.due(9) == ["0_0", "1_3"], "the tasks of a sub-topology that is gone say so themselves"
@@ -118,14 +122,14 @@ def test_tasks_of_before_a_division_are_forgotten_because_others_have_their_numb
     plan, (first, second) = builder.build().plan("app"), (TopicPartition("in", 0), TopicPartition("in", 1))
     book = TaskReports(plan=plan)
     book.planned({"in": {0: 0, 1: 0}}, {"in": {0: 9, 1: 9}})
-    assert book.committed(0, [TaskReport("0_0", {first: 3}), TaskReport("0_1", {second: 2})]) == {
+    assert book.record_batch(0, [TaskReport("0_0", {first: 3}), TaskReport("0_1", {second: 2})]) == {
         first: 3,
         second: 2,
     }
     book.replan(divided_plan(plan, 2), [TaskId(0, number) for number in range(32)])
     assert not book.tasks
     reports = [TaskReport(f"0_{number}", {second if number >= 16 else first: 9}) for number in range(32)]
-    assert book.committed(1, reports) == {first: 9, second: 9}, (
+    assert book.record_batch(1, reports) == {first: 9, second: 9}, (
         "task 0_1 now has a range of the first partition"
     )
     book.replan(divided_plan(plan, 2), [TaskId(0, number) for number in range(32)])
@@ -140,7 +144,7 @@ def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() ->
             ("task_cache_size_bytes_max", (), peak),
             ("store_bytes", ("0_0", "counts"), size),
         ]
-        book.committed(batch, [TaskReport.decode(TaskReport("0_0", measured=numbers).encode())])
+        book.record_batch(batch, [TaskReport.decode(TaskReport("0_0", measured=numbers).encode())])
     counted = book.metrics()
     assert (counted["processed_records"], counted["cache_bytes_max"], counted["state_bytes"]) == (7, 9, 80)
     assert book.measured().of("store_bytes") == {("0_0", "counts"): 80}
@@ -148,7 +152,7 @@ def test_counters_add_up_peaks_stay_and_gauges_are_those_of_the_last_report() ->
 
 def test_a_task_has_its_counters_from_its_first_report_on() -> None:
     book = TaskReports()
-    book.committed(0, [TaskReport("0_0")])
+    book.record_batch(0, [TaskReport("0_0")])
     assert book.measured().of("task_process_total") == {("0_0",): 0}
 
 
@@ -156,21 +160,21 @@ def test_a_restore_shows_how_much_is_left_while_it_runs() -> None:
     book = TaskReports()
     book.restoring(HALF)
     assert book.measured().of("task_restore_remaining_records") == {("0_1", "counts"): 50}
-    book.committed(1, [])
+    book.record_batch(1, [])
     assert book.measured().of("task_restore_remaining_records") == {}
 
 
 def test_when_the_clock_goes_back_tasks_are_woken_that_wait_for_a_time() -> None:
     book = TaskReports()
     calls = CallReport(look_at_ms=5_000)
-    book.committed(
+    book.record_batch(
         0,
         [TaskReport("0_0", wake_at_ms=5_000, calls=calls), TaskReport("0_1", calls=calls), TaskReport("0_2")],
     )
     assert book.due(4_000) == []
     assert book.due(1_000) == book.due(1_000) == ["0_0"]
     assert book.due(1_000, resting=[0]) == ["0_0", "0_1"]
-    book.committed(1, [TaskReport("0_0", wake_at_ms=1_500)])
+    book.record_batch(1, [TaskReport("0_0", wake_at_ms=1_500)])
     assert book.due(1_000) == []
 
 
@@ -186,7 +190,7 @@ class TestIntake:
             report = TaskReport(
                 task[1:], {TopicPartition("own", int(task[-1])): 7}, calls=CallReport(room=room)
             )
-            book.committed(0, [report])
+            book.record_batch(0, [report])
         return dict(book.buffered_inputs({1: ["in", "more"]}).room)
 
     def test_is_what_a_task_says_that_reads_the_partition(self) -> None:
@@ -214,7 +218,7 @@ class TestIntake:
             TaskReport(f"0_{n}", {TopicPartition("own", 0): 7}, calls=full if n == 2 else free)
             for n in range(4)
         ]
-        book.committed(0, reports)
+        book.record_batch(0, reports)
         assert book.buffered_inputs({}).room == {TopicPartition("own", 0): room}
 
 
@@ -225,8 +229,8 @@ def test_what_threads_have_done_is_added_up_per_task() -> None:
         TaskReport("0_0", threads=ThreadFigures((3, 1))),
         TaskReport("0_0", threads=ThreadFigures((1, 1))),
     )
-    book.committed(0, [first, second, TaskReport("1_0")])
-    book.committed(1, [TaskReport("0_1", threads=ThreadFigures((5,), ended=2)), TaskReport("0_0")])
+    book.record_batch(0, [first, second, TaskReport("1_0")])
+    book.record_batch(1, [TaskReport("0_1", threads=ThreadFigures((5,), ended=2)), TaskReport("0_0")])
     assert book.status("running", None).threads == {
         "0_0": ThreadStatus(2, (4, 2), 0),
         "0_1": ThreadStatus(1, (5,), 2),

@@ -65,7 +65,7 @@ def test_status_and_metrics_say_why_records_wait_and_which_key_is_hot() -> None:
         hottest=[step("'k'", 20)],
     )
     book = TaskReports()
-    book.committed(0, [TaskReport.decode(TaskReport("0_0", calls=report).encode())])
+    book.record_batch(0, [TaskReport.decode(TaskReport("0_0", calls=report).encode())])
     status = book.status("running", None)
     (calls,) = status.calls.values()
     expected = {"retry": 2, "delay": 3, "key": 4, "limit": 1, "rate": 0, "breaker": 3}

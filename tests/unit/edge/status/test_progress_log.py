@@ -53,7 +53,7 @@ class TestLines:
         book = TaskReports()
         assert book.status("running", None).batch_s is None
         book.planned({}, {})
-        book.committed(0, [])
+        book.record_batch(0, [])
         assert 0 <= (book.status("running", None).batch_s or -1) < 5
 
 

@@ -38,7 +38,7 @@ def reports() -> TaskReports:
 def test_unprocessed_records_of_all_logs_are_the_lag_of_the_topic() -> None:
     book = reports()
     assert book.status("running", None).lag == {"orders": 2 + 3 + 7}
-    book.committed(0, [TaskReport("0_0", {TopicPartition(LOG, 1): 5})])
+    book.record_batch(0, [TaskReport("0_0", {TopicPartition(LOG, 1): 5})])
     assert book.status("running", None).lag == {"orders": 2 + 3 + 2}
     assert book.committed_of(0, {"orders", LOG})[2:] == (
         {"orders": {0: 6, 1: 3}, LOG: {0: 1, 1: 5}},
@@ -53,8 +53,8 @@ def test_records_of_all_logs_are_measured_for_the_topic() -> None:
     book = reports()
     waiting: list[Number] = [("task_active_buffer_count", ("0_0", topic), 2) for topic in ("orders", LOG)]
     first = TaskReport("0_0", measured=[*read(("orders", 5), ("others", 1)), *waiting])
-    book.committed(0, [first])
-    book.committed(1, [TaskReport("0_0", measured=[*read((LOG, 4), ("orders", 1)), *waiting])])
+    book.record_batch(0, [first])
+    book.record_batch(1, [TaskReport("0_0", measured=[*read((LOG, 4), ("orders", 1)), *waiting])])
     measured = book.measured()
     assert measured.of("topic_records_consumed_total") == {("0_0", "orders"): 10, ("0_0", "others"): 1}
     assert measured.of("task_active_buffer_count") == {("0_0", "orders"): 4}
@@ -69,7 +69,7 @@ def test_buffered_records_of_all_logs_are_those_of_the_topic() -> None:
         (LOG, 1, 0, 1, 10, 9),
         ("others", 0, 0, 1, 10, 9),
     ]
-    book.committed(0, [TaskReport("0_0", buffered=buffered)])
+    book.record_batch(0, [TaskReport("0_0", buffered=buffered)])
     assert book.status("running", None).buffered == {"orders": 6, "others": 1}
     assert book.buffered_inputs({}).buffered.keys() == {
         TopicPartition(topic, number) for topic, number, *_ in buffered
@@ -81,9 +81,9 @@ def test_a_split_partition_has_one_position_in_all_epochs() -> None:
     assert book.status("running", None).splits == {}
 
     def split(history: History, epoch: int, **offsets: int) -> SplitStatus:
-        book.follow((EpochRead(history, history.epochs[epoch]),))
+        book.set_epochs((EpochRead(history, history.epochs[epoch]),))
         report = {PRIMARY: offsets["primary"], FIRST: offsets["first"], SECOND: offsets["second"]}
-        book.committed(0, [TaskReport("0_0", report)])
+        book.record_batch(0, [TaskReport("0_0", report)])
         return book.status("running", None).splits["orders-0"]
 
     assert split(SPLIT, 0, primary=4, first=0, second=0) == SplitStatus(0, 1, 1, 4, 2 + 4 + 7)
@@ -96,7 +96,7 @@ def test_a_split_partition_has_one_position_in_all_epochs() -> None:
 
 def test_a_partition_that_is_not_read_or_was_never_split_is_not_shown() -> None:
     book, other = reports(), History.new(TopicPartition("others", 0))
-    book.follow(
+    book.set_epochs(
         (EpochRead(other, other.current), EpochRead(other.changed(1, {other.primary: 0}), other.current))
     )
     assert book.status("running", None).splits == {}
@@ -105,9 +105,9 @@ def test_a_partition_that_is_not_read_or_was_never_split_is_not_shown() -> None:
 def test_a_key_range_has_one_position_for_all_logs_of_a_split_partition() -> None:
     book = reports()
     book.replan(divided_plan(plan(), {"orders": 4, "others": 4}), [])
-    book.follow((EpochRead(SPLIT, SPLIT.current),))
+    book.set_epochs((EpochRead(SPLIT, SPLIT.current),))
     primary = {PRIMARY: 6, TopicPartition("others", 0): 9}
-    book.committed(
+    book.record_batch(
         0,
         [
             TaskReport("0_0", {**primary, FIRST: 2, SECOND: 0}),

@@ -55,7 +55,7 @@ def test_nodes_are_tapped_until_the_last_tap_is_closed(buffers: TapBuffers) -> N
 
 def test_records_name_their_micro_batch_and_task(buffers: TapBuffers) -> None:
     tap = Tap("read", 5, buffers.answer)
-    buffers.committed(3, [report(["tea"]), report(["sent"], node="sent")])
+    buffers.record_batch(3, [report(["tea"]), report(["sent"], node="sent")])
     (record,) = tap.records()
     assert record == ms.TapRecord("read", "0_0", 3, 9, "in", 0, 0, "k", "tea", 7, (), False)
     assert "<td>tea</td>" in (tap._repr_html_())
@@ -63,33 +63,33 @@ def test_records_name_their_micro_batch_and_task(buffers: TapBuffers) -> None:
 
 def test_the_newest_are_kept_and_what_is_dropped_is_counted(buffers: TapBuffers) -> None:
     small, large = Tap("read", 2, buffers.answer), Tap("read", 9, buffers.answer)
-    buffers.committed(0, [report(["a", "b", "c"], passed=50)])
-    buffers.committed(1, [report(["d"])])
+    buffers.record_batch(0, [report(["a", "b", "c"], passed=50)])
+    buffers.record_batch(1, [report(["d"])])
     assert (shown(small), small.counts()) == (["c", "d"], (51, 4, 2))
     assert (shown(large), large.counts()) == (["a", "b", "c", "d"], (51, 4, 0))
 
 
 def test_a_micro_batch_that_is_repeated_shows_nothing_twice(buffers: TapBuffers) -> None:
     tap = Tap("read", 9, buffers.answer)
-    buffers.committed(4, [report(["a"])])
-    buffers.committed(4, [report(["a"])])
+    buffers.record_batch(4, [report(["a"])])
+    buffers.record_batch(4, [report(["a"])])
     assert (shown(tap), tap.counts().passed) == (["a"], 1)
 
 
 def test_a_closed_tap_shows_what_it_had(buffers: TapBuffers) -> None:
     with Tap("read", 9, buffers.answer) as tap:
-        buffers.committed(0, [report(["a"])])
-    buffers.committed(1, [report(["b"])])
+        buffers.record_batch(0, [report(["a"])])
+    buffers.record_batch(1, [report(["b"])])
     tap.close()
     assert (shown(tap), list(tap)) == (["a"], list(tap.records()))
 
 
 def test_iterating_follows_what_comes_and_ends_with_the_application(buffers: TapBuffers) -> None:
     tap = Tap("read", 2, buffers.answer)
-    buffers.committed(0, [report(["a", "b", "c"])])
+    buffers.record_batch(0, [report(["a", "b", "c"])])
     following = iter(tap)
     assert [record.value for record in islice(following, 2)] == ["b", "c"]
-    buffers.committed(1, [report(["d"])])
+    buffers.record_batch(1, [report(["d"])])
     assert next(following).value == "d"
     buffers.end()
     assert list(following) == []
@@ -120,7 +120,7 @@ def test_what_cannot_be_tapped_is_explained(buffers: TapBuffers) -> None:
 def test_values_are_not_logged(buffers: TapBuffers, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with Tap("read", 2, buffers.answer):
-        buffers.committed(0, [report(["secret"])])
+        buffers.record_batch(0, [report(["secret"])])
     assert "'read' is tapped" in caplog.text
     assert "secret" not in caplog.text
 
@@ -136,7 +136,7 @@ class TestFromAnotherProcess:
             assert question == QUESTION
             opened = buffers.answer(*data)
             if data[0] == "open":
-                buffers.committed(next(batches), [report(["tea", "müsli"])])
+                buffers.record_batch(next(batches), [report(["tea", "müsli"])])
             return opened
 
         made = ControlServer(answer, b"key", process_directory())

@@ -117,7 +117,7 @@ class Steered(Looked):
             ("operator_failed_records_total", ("0_0", "read"), 3),
             ("topic_records_produced_total", ("0_0", "failed"), 3),
         ]
-        self.book.committed(
+        self.book.record_batch(
             5, [TaskReport("0_0", {TopicPartition("in", 0): 20}, measured=numbers, executor="h/0")]
         )
 

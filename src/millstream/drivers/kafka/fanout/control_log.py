@@ -16,7 +16,7 @@ from millstream.core.fanout.epochs import History, control_topic
 from millstream.core.fanout.ledger import BARRIER, Ledger
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.clients import ClientSettings, is_unavailable, made, translated
+from millstream.drivers.kafka.clients import ClientSettings, create_client, is_unavailable, translated
 
 CONNECTION: Final = (
     "bootstrap.servers",
@@ -49,7 +49,7 @@ class ControlReader:
         self.broker.ensure_topic(self.name, 1, _CONFIG)
         reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         more = {"fetch.wait.max.ms": 100, "enable.partition.eof": True}
-        self._consumer = made(Consumer, {**base, **reading, **more})
+        self._consumer = create_client(Consumer, {**base, **reading, **more})
         self._consumer.assign([ClientPartition(self.name, 0, OFFSET_BEGINNING)])
 
     def poll(self, timeout_s: float = 0.0) -> bool:
@@ -109,7 +109,7 @@ class ControlLog(ControlReader):
         if not self.partitions:
             raise TopicNotFoundError(f"topic {topic!r} does not exist; give the name of an existing topic")
         super().__init__(settings, topic, patience_s)
-        self._producer = made(Producer, {**base, "enable.idempotence": True, "linger.ms": 0})
+        self._producer = create_client(Producer, {**base, "enable.idempotence": True, "linger.ms": 0})
 
     def publish(self, key: str, value: Mapping[str, Any] | None) -> None:
         """Write a record and wait for its acknowledgement."""

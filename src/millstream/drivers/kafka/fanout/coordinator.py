@@ -12,7 +12,7 @@ from millstream.core.fanout.epochs import fan_out_topic
 from millstream.core.fanout.ledger import HOLDING, PartitionState, member_key
 from millstream.core.model.errors import BrokerUnavailableError, FanOutError
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.kafka.clients import ClientSettings, made
+from millstream.drivers.kafka.clients import ClientSettings, create_client
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
 
 _ANSWER_S: Final = 2.0
@@ -144,7 +144,7 @@ def fence(settings: ClientSettings, transactional_id: str, patience_s: float) ->
     quick = {"linger.ms": 0, "retry.backoff.ms": 10}
     deadline = monotonic() + patience_s
     while True:
-        producer = made(Producer, {**settings, **more, **quick})
+        producer = create_client(Producer, {**settings, **more, **quick})
         try:
             producer.init_transactions(max(0.1, deadline - monotonic()))
             return producer

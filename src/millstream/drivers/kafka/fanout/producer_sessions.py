@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.kafka.clients import UNUSABLE, ClientSettings, made
+from millstream.drivers.kafka.clients import UNUSABLE, ClientSettings, create_client
 from millstream.drivers.kafka.fanout.control_log import connection
 from millstream.drivers.kafka.fanout.coordinator import fence
 
@@ -66,9 +66,9 @@ class ProducerSession:
         self._patience_s = patience_s
         self._sequence = 0
         self._marked: ClientPartition | None = None
-        self._producer = made(Producer, {**settings, "transactional.id": name})
+        self._producer = create_client(Producer, {**settings, "transactional.id": name})
         group = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
-        self._marks = made(Consumer, {**connection(settings), **group})
+        self._marks = create_client(Consumer, {**connection(settings), **group})
         self._producer.init_transactions(patience_s)
 
     def refresh(self, topic: str) -> None:

@@ -30,7 +30,7 @@ def keep_classes() -> None:
     change.
     """
     archive, context = _archive(), SparkContext._active_spark_context
-    if archive is None or not archive.noted or context is None:
+    if archive is None or not archive.is_recording or context is None:
         return
     with suppress(OSError, Py4JError):  # a JVM that has ended needs no archive
         jvm: Any = context._jvm

@@ -62,7 +62,7 @@ class CopiesSpec:
     def memory_per_engine(self) -> int:
         return self.memory_bytes // max(len(set(self.engines.values())), 1)
 
-    def opened(self, engine: str, directory: str) -> LocalCopy:
+    def open_copy(self, engine: str, directory: str) -> LocalCopy:
         """Open the local copy of an engine.
 
         The application's directory becomes private: on a host that only has executors, nothing else creates it.
@@ -73,7 +73,7 @@ class CopiesSpec:
         try:
             make_private(Path(self.directory).parent)
         except OSError as error:
-            raise CopyDirectory(directory).failed(error) from error
+            raise CopyDirectory(directory).unusable_error(error) from error
         return self.openers[engine](directory, self.memory_per_engine, self.run)
 
 
@@ -84,7 +84,7 @@ class TaskCopies:
         self._directory = f"{spec.directory}/{task}"
         self._engines = {store: spec.engines[store] for store in stores}
         self._copies = {
-            engine: spec.opened(engine, f"{self._directory}/{engine}")
+            engine: spec.open_copy(engine, f"{self._directory}/{engine}")
             for engine in sorted(set(self._engines.values()))
         }
         self._views: dict[str, ByteStores] = {}

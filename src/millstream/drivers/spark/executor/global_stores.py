@@ -96,7 +96,7 @@ class GlobalStores:
         opened.callback(lock.release)
         lock.acquire()
         remove_all_but((engine, _LOCK), directory)
-        copy: LocalCopy = copies.opened(engine, str(directory / engine))
+        copy: LocalCopy = copies.open_copy(engine, str(directory / engine))
         opened.callback(copy.close_view)
         restore = GlobalRestore(
             part,

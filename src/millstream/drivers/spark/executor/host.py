@@ -33,7 +33,7 @@ class TaskHost(StatefulProcessor):
     """Runs the tasks whose rows Spark passes to it. Spark creates one host per Spark task; caches are in the module."""
 
     def __init__(self, spec: HostSpec) -> None:
-        self._pickled, self._logs = cloudpickle.dumps(spec), WorkerLogs.here()
+        self._pickled, self._logs = cloudpickle.dumps(spec), WorkerLogs.of_this_process()
         self._snapshots: list[tuple[str, Records]] = []
 
     def init(self, handle: StatefulProcessorHandle) -> None:

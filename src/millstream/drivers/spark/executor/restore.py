@@ -30,7 +30,7 @@ from millstream.drivers.spark.executor.restore_progress import (
     StoreProgress,
     log_progress,
 )
-from millstream.drivers.spark.executor.segment_columns import SCHEMA, bounds_of, divided, newest
+from millstream.drivers.spark.executor.segment_columns import SCHEMA, bounds_of, divided_at, newest
 
 Needed = list[tuple[KeyGroup, Segment]]
 ReadSegment = Callable[[KeyGroup, Segment], pa.Table]
@@ -112,7 +112,7 @@ class Restore:
             for records in _distributed(runs, ranges, bounds_of(sample, parts), room):
                 progress.advance(records / 2)
             for key_range in ranges:
-                for changes in key_range.taken():
+                for changes in key_range.take_newest():
                     copy.apply({store: changes}, unfinished)
                 progress.advance(key_range.records / 2)
                 pa.default_memory_pool().release_unused()
@@ -143,7 +143,7 @@ class _KeyRange:
             self._writer.write_table(pa.concat_tables(self._runs).combine_chunks())
             self._runs.clear()
 
-    def taken(self) -> Iterator[list[StoreChange]]:
+    def take_newest(self) -> Iterator[list[StoreChange]]:
         """Return the newest change of each key, in key order and in parts, and clear the range."""
         runs, self._runs = self._runs, []
         if self._file is not None and self._writer is not None:
@@ -160,7 +160,7 @@ def _distributed(
     """Distribute runs over key ranges and yield the size of each run. The first range ends at the first bound."""
     waiting = 0
     for run in runs:
-        for key_range, part in zip(ranges, divided(run, bounds)):
+        for key_range, part in zip(ranges, divided_at(run, bounds)):
             key_range.add(part)
         waiting += run.nbytes
         if waiting > room / _COPIES:

@@ -92,7 +92,7 @@ class ApplicationListener:
     host: str
 
     @classmethod
-    def here(cls, control: ControlAddress) -> ApplicationListener:
+    def on_this_host(cls, control: ControlAddress) -> ApplicationListener:
         return cls(control, socket.gethostname())
 
     def __call__(self, progress: RestoreProgress) -> bool:

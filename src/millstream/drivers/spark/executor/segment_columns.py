@@ -65,7 +65,7 @@ def _bytes_of(column: pa.Array) -> memoryview:
     return memoryview(data)[slice(*ends)] if data else memoryview(b"")
 
 
-def divided(changes: pa.Table, bounds: Sequence[bytes]) -> list[pa.Table]:
+def divided_at(changes: pa.Table, bounds: Sequence[bytes]) -> list[pa.Table]:
     """Divide changes in key order into key ranges. The first range ends at the first bound."""
     if not bounds:
         return [changes]

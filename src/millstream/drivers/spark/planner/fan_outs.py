@@ -29,7 +29,7 @@ class FanOuts:
         """The epochs that the application knows."""
         self._asked_s: float | None = None
 
-    def follow(self) -> None:
+    def read_epochs(self) -> None:
         """Read the epochs that have begun. Called after the ends of the logs have been read.
 
         A producer writes to a log only after the epoch has been published, so all records before these ends are in known epochs.

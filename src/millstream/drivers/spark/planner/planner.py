@@ -121,7 +121,7 @@ class Planner:
 
     def _complete_plan(self, start: BatchPlan, request: _Request) -> BatchPlan | None:
         if request.ends is not None:
-            self._fan_outs.follow()
+            self._fan_outs.read_epochs()
         paused = self._fan_outs.with_fan_outs(request.orders.paused)
         request = request._replace(orders=replace(request.orders, paused=paused))
         planned = self._planned(request)

@@ -143,7 +143,7 @@ class Conductor(threading.Thread):
             observer = Observer(
                 self.servers, APPLICATION_ID, read=LINES, written=COUNTS, partitions=PARTITIONS
             )
-            observer.committed()  # makes the broker create its offsets topic now, while Spark starts
+            observer.committed_sum()  # makes the broker create its offsets topic now, while Spark starts
             result.append(f"{LINES} and {COUNTS}, {PARTITIONS} partitions each")
         ending.callback(observer.close)
         ending.callback(reader.halt)
@@ -196,7 +196,7 @@ class Conductor(threading.Thread):
             if progress != last:
                 last, moved = progress, monotonic()
             still_s = monotonic() - moved
-            if traffic.feeder.done and scene.lag == 0 and self._drained(traffic):
+            if traffic.feeder.is_done and scene.lag == 0 and self._drained(traffic):
                 if sum(scene.counts.values()) == expected or still_s > _STILL_S:
                     return scene.counts
             elif still_s > _STUCK_S:
@@ -216,7 +216,7 @@ class Conductor(threading.Thread):
             raise DemoError(f"the application has {status.state}: {why}")
         self._board.note(
             written=traffic.feeder.written,
-            counted=traffic.observer.committed(),
+            counted=traffic.observer.committed_sum(),
             state=status.state,
             batch=status.batch,
             records_per_s=status.records_per_s,

@@ -46,7 +46,7 @@ class LineFeeder(threading.Thread):
         self.error: Exception | None = None
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.written == len(self._lines)
 
     def run(self) -> None:
@@ -144,7 +144,7 @@ class Observer:
         self._read = [TopicPartition(read, partition) for partition in range(partitions)]
         self._written = [TopicPartition(written, partition) for partition in range(partitions)]
 
-    def committed(self) -> int:
+    def committed_sum(self) -> int:
         """Return the sum of the group's committed offsets over all partitions; 0 while unknown."""
         try:
             found = self._consumer.committed(self._read, timeout=_ANSWER_S)

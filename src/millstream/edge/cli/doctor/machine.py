@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion
 from millstream.core.model.errors import MillstreamError
 from millstream.core.ports import Version
 from millstream.edge.cli.doctor.finding import Finding, Inquiry
-from millstream.edge.cli.doctor.probe import existing_part, imported, written
+from millstream.edge.cli.doctor.probe import existing_part, imported, try_writing
 
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_MEMORY = 2 << 30
@@ -143,7 +143,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def check_disk(inquiry: Inquiry) -> Finding:
-    why, free = written(inquiry.state_dir)
+    why, free = try_writing(inquiry.state_dir)
     fix = "choose another directory: state_dir=... or the environment variable MILLSTREAM_STATE_DIR"
     if why:
         return Finding("state_dir", False, f"{inquiry.state_dir} {why}", fix)

@@ -92,13 +92,13 @@ def _connection_error(host: str, port: int, wanted: Wanted) -> str:
 def _directory(directory: str) -> tuple[str, int]:
     """Return why a directory cannot be used, and the free bytes of it or its nearest existing parent."""
     path = Path(directory).absolute()
-    why, free = written(path)
+    why, free = try_writing(path)
     if not why and path.is_dir() and path.stat().st_mode & 0o022:
         why = "can be written by other users"
     return why, free
 
 
-def written(directory: Path) -> tuple[str, int]:
+def try_writing(directory: Path) -> tuple[str, int]:
     """Try to write to a directory or its nearest existing parent; return why that fails, and the free bytes."""
     existing = existing_part(directory)
     free = shutil.disk_usage(existing).free

@@ -86,7 +86,7 @@ class TestTelling:
             lambda question, data: heard.append((question, data)) or True, b"key", process_directory()
         )
         try:
-            assert ApplicationListener.here(server.address)(BEGIN)
+            assert ApplicationListener.on_this_host(server.address)(BEGIN)
         finally:
             server.close()
         assert heard == [("restoring", BEGIN)]

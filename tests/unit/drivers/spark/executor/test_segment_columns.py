@@ -12,7 +12,7 @@ from millstream.drivers.spark.executor.key_hashing import by_number
 from millstream.drivers.spark.executor.segment_columns import (
     bounds_of,
     columns_of,
-    divided,
+    divided_at,
     newest,
     segment_of,
 )
@@ -71,8 +71,8 @@ def test_parts_are_small_and_in_key_order() -> None:
 
 def test_is_divided_at_the_bounds() -> None:
     run = run_of(OLD)
-    assert [listed(part) for part in divided(run, [b"b", b"bb", b"z"])] == [OLD[:2], OLD[2:3], OLD[3:], []]
-    assert divided(run, []) == [run]
+    assert [listed(part) for part in divided_at(run, [b"b", b"bb", b"z"])] == [OLD[:2], OLD[2:3], OLD[3:], []]
+    assert divided_at(run, []) == [run]
     assert bounds_of(run, 5) == [key for key, _ in OLD[1:]]
     assert bounds_of(run, 1) == []
 
