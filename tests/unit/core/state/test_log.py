@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from zlib import crc32
 
 import pytest
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version
 from millstream.core.state.segments.compaction import LARGEST_BYTES, LARGEST_CHANGES, due_for_compaction
-from millstream.core.state.segments.key_groups import KEY_GROUPS, KeyGroup, by_key_group, key_group
+from millstream.core.state.segments.key_groups import (
+    KEY_GROUPS,
+    KeyGroup,
+    above,
+    bits_of,
+    by_key_group,
+    by_lower_group,
+    key_group,
+    top_group,
+)
 from millstream.core.state.segments.log import (
     Manifest,
     Segment,
@@ -19,6 +29,7 @@ from millstream.core.state.segments.log import (
     compacted,
     decode_manifest,
     encode_manifest,
+    split_groups,
     with_renamed_stores,
     without_stores,
 )
@@ -104,6 +115,27 @@ class TestKeyGroups:
         for number, part in groups.items():
             assert {key_group(key) for key, _ in part} == {number}
             assert part == sorted(part, key=changes.index)
+
+    def test_are_split_by_two_more_bits_each_below_the_one_it_was_split_from(self) -> None:
+        changes = [(b"%d" % n, None) for n in range(1000) if key_group(b"%d" % n) == 5]
+        for number, part in by_lower_group(5, changes).items():
+            assert (bits_of(number), above(number), top_group(number)) == (8, 5, 5)
+            for lower, rest in by_lower_group(number, part).items():
+                assert (bits_of(lower), above(lower), top_group(lower)) == (10, number, 5)
+                assert set(rest) <= set(part)
+        assert (above(5), len(by_lower_group(5, changes))) == (None, 4)
+        lowest = [change for part in by_lower_group(5, changes).values() for change in part]
+        assert sorted(lowest) == sorted(changes)
+
+    def test_that_were_split_are_all_above_those_with_segments(self) -> None:
+        (lower,) = by_lower_group(
+            5, [(next(b"%d" % n for n in range(999) if key_group(b"%d" % n) == 5), None)]
+        )
+        (lowest,) = by_lower_group(
+            lower, [(next(b"%d" % n for n in range(99_999) if crc32(b"%d" % n) & 255 == lower & 255), None)]
+        )
+        manifest = grown(1, group=("store", lowest), manifest=grown(1, group=OTHER))
+        assert split_groups(manifest) == {("store", lower), ("store", 5)}
 
 
 class TestAppending:
