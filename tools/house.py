@@ -115,14 +115,26 @@ def repeated_classes(found: Iterable[Module]) -> Iterator[str]:
 
 
 def circles() -> Iterator[str]:
-    """Groups of modules that import each other, imports in functions and under TYPE_CHECKING included."""
+    """Groups of modules that import each other, imports in functions and under TYPE_CHECKING included.
+
+    An import of a module also imports the packages around it.
+    """
     graph = grimp.build_graph(next(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()))
+    for module in graph.modules:
+        for imported in graph.find_modules_directly_imported_by(module):
+            for package in packages_of(imported) - packages_of(module) - {module}:
+                graph.add_import(importer=module, imported=package)
     seen: set[str] = set()
     for module in sorted(graph.modules - {graph_root(graph)}):
         circle = graph.find_upstream_modules(module) & graph.find_downstream_modules(module)
         if circle and module not in seen:
             seen |= circle | {module}
             yield f"{len(circle | {module})} modules: {', '.join(sorted(circle | {module}))}"
+
+
+def packages_of(module: str) -> set[str]:
+    parts = module.split(".")
+    return {".".join(parts[:length]) for length in range(1, len(parts))}
 
 
 def graph_root(graph: grimp.ImportGraph) -> str:

@@ -195,9 +195,9 @@ def test_a_partition_that_was_read_beyond_the_time_is_not_waited_for() -> None:
     start = {PARTITIONS[0]: 0, PARTITIONS[1]: 1, PARTITIONS[2]: 0}
     ends = {p: len(log) for p, log in logs.items()}
     now = Situation(start, ends, ends, fair(start, ends, 20))
-    assert aligned(GROUP, now, Index(logs)) == Alignment(now.admitted)
+    assert plan_alignment(GROUP, now, Index(logs)) == Alignment(now.admitted)
     with_records = replace(now, buffered={PARTITIONS[1]}, newest={PARTITIONS[1]: 1_000})
-    plan = aligned(GROUP, with_records, Index(logs))
+    plan = plan_alignment(GROUP, with_records, Index(logs))
     assert plan.pace is not None
     assert (plan.ends[PARTITIONS[0]] > 0, plan.ends[PARTITIONS[1]]) == (True, 1)
 

@@ -18,7 +18,8 @@ from typing import Any
 from millstream.core.asynchronous.call import Call as AsyncCall
 from millstream.core.asynchronous.call import Settled, Ticket
 from millstream.core.asynchronous.operator_state import first_due
-from millstream.core.engine import operators as operators  # how the nodes run
+from millstream.core.engine import asynchronous as asynchronous  # how the nodes run
+from millstream.core.engine import operators as operators
 from millstream.core.engine.batch import Reading
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.policy import ErrorPolicies

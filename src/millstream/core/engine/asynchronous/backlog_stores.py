@@ -22,8 +22,8 @@ from typing import Any, Final, TypeAlias
 
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, Label
 from millstream.core.engine.asynchronous.stored_counts import AgeHistogram, OffsetRanges
-from millstream.core.engine.operators.timeline import Timeline, timed_key
 from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.timeline import Timeline, timed_key
 from millstream.core.model.ids import TopicPartition
 from millstream.core.state.contract import Memory
 

@@ -1,8 +1,7 @@
-"""Operators: the compilers of all node types. Importing this package registers them with ``compile_node``."""
+"""Operators: the compilers of all nodes but the asynchronous ones. Importing this package registers them with ``compile_node``."""
 
 from __future__ import annotations
 
-from millstream.core.engine.asynchronous import operators as asynchronous
 from millstream.core.engine.operators import (
     aggregations,
     foreign_keys,
@@ -19,7 +18,6 @@ from millstream.core.engine.operators import (
 
 __all__ = [
     "aggregations",
-    "asynchronous",
     "foreign_keys",
     "grace",
     "processors",

@@ -15,8 +15,8 @@ from typing import Any
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.idle import IdleClock
-from millstream.core.engine.operators.timeline import Timeline, timed_key
 from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.timeline import Timeline, timed_key
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers
 from millstream.core.model.suppressed import Held

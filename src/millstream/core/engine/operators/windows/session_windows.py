@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
 from millstream.core.engine.operators.windows.window_operator import Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.timeline import Timeline, time_of, timed_key
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
 from millstream.core.topology.window_nodes import SessionAggregate

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.aggregations import INCOMPLETE
-from millstream.core.engine.operators.timeline import Timeline, time_of, timed_key
 from millstream.core.engine.operators.windows.window_operator import LATE, Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
+from millstream.core.engine.timeline import Timeline, time_of, timed_key
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.topology.window_nodes import SlidingAggregate
