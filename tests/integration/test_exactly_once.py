@@ -29,7 +29,7 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import BatchId
 from millstream.core.topology.internal import commits_topic
-from millstream.drivers.kafka import delivery as sending
+from millstream.drivers.kafka import overdue
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.marks import Mark, Marks
 from millstream.drivers.kafka.transactions import KafkaTransactions
@@ -224,7 +224,7 @@ class TestATransactionThatIsLost:
         delivery.publish(deliveries.topic, some(b"once"))
         standing = delivery._producer = Standing(delivery._producer, name, before=before)
         with monkeypatch.context() as patched:
-            patched.setattr(sending, "_GRACE_S", 5 - sending._STEP_S)
+            patched.setattr(overdue, "_GRACE_S", 5 - overdue.STEP_S)
             with pytest.raises(DeliveryAbortedError, match="was abandoned: no answer for 5 s"):
                 delivery.commit({})
         assert delivery.begin(BatchId("c", 0)) == again

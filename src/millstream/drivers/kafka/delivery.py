@@ -38,16 +38,13 @@ from millstream.drivers.kafka.marks import (
     owner_of,
     taken_over,
 )
-from millstream.drivers.kafka.overdue import Overdue, Patience, Stopwatch, within
+from millstream.drivers.kafka.overdue import STEP_S, Overdue, Patience, Stopwatch, in_time
 from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
 log = logging.getLogger("millstream.kafka")
 
 Answer = TypeVar("Answer")
 
-_STEP_S = 10.0
-_GRACE_S = 5.0
-"""Time by which a call may exceed its timeout before it is abandoned, in seconds."""
 _RETRY_S = 0.05
 _YIELD_S = 5.0
 """Time that a delivery without its id waits for another attempt of the micro-batch, before it takes the id back, in seconds."""
@@ -75,7 +72,7 @@ class TransactionSpec:
     run: str = ""
 
     def marks(self) -> Marks:
-        return Marks(self.consumer, self.application_id, _STEP_S)
+        return Marks(self.consumer, self.application_id, STEP_S)
 
     def producer_settings(self, partition: int) -> ClientSettings:
         return {
@@ -221,7 +218,7 @@ class Transaction:
             return
         self._lost = True
         with suppress(KafkaException, Overdue):
-            within(_STEP_S + _GRACE_S, partial(self._producer.abort_transaction, _STEP_S))
+            in_time(self._producer.abort_transaction)
 
     def _last_mark(self, *, isolation: str = "read_committed") -> Mark | None:
         """Return the mark of the last delivered micro-batch, or None."""
@@ -246,7 +243,7 @@ class Transaction:
         """Return whether the mark can be read with ``read_uncommitted``, that is, without waiting for transactions."""
         marks = self._consumer(self._mark.topic, isolation="read_uncommitted")
         try:
-            return bool(marks.committed([self._mark], timeout=_STEP_S))
+            return bool(marks.committed([self._mark], timeout=STEP_S))
         except KafkaException:
             return False
 
@@ -281,7 +278,7 @@ class Transaction:
         patience = Patience(self._spec.patience_s)
         while True:
             try:
-                answer = within(_STEP_S + _GRACE_S, partial(call, _STEP_S))
+                answer = in_time(call)
                 self._watch.look()
                 return answer
             except KafkaException as error:
@@ -310,7 +307,7 @@ class Transaction:
             self._lost = True
             raise DeliveryAbortedError(
                 f"the transaction of {self._marks_partition} was abandoned: {error} (the client exceeded its own time limit of "
-                f"{_STEP_S:.0f} s). Its mark shows whether it was committed"
+                f"{STEP_S:.0f} s). Its mark shows whether it was committed"
             ) from None
         except KafkaException as error:
             raise self._failure(error) from error

@@ -22,11 +22,9 @@ from millstream.core.model.errors import BrokerUnavailableError, DeliveryAborted
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.drivers.kafka.clients import ClientSettings, is_unavailable, made, translated
-from millstream.drivers.kafka.overdue import Overdue, Patience, within
+from millstream.drivers.kafka.overdue import Overdue, Patience, in_time
 from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, refused
 
-_STEP_S: Final = 10.0
-_GRACE_S: Final = 5.0
 _RETRY_S: Final = 0.05
 _FENCED: Final = {
     KafkaError._FENCED,
@@ -110,7 +108,7 @@ class Forwarding:
         patience = Patience(self._spec.patience_s)
         while True:
             try:
-                within(_STEP_S + _GRACE_S, partial(call, _STEP_S))
+                in_time(call)
                 return
             except KafkaException as error:
                 cause = error.args[0]
@@ -133,7 +131,7 @@ class Forwarding:
             )
         # If this fails, the broker ends the transaction after its timeout, or when the next process takes over.
         with suppress(KafkaException, Overdue):
-            within(_STEP_S + _GRACE_S, partial(self._failing.producer.abort_transaction, _STEP_S))
+            in_time(self._failing.producer.abort_transaction)
         if failures:
             return refused(*failures[0], self._servers)
         if cause.txn_requires_abort():

@@ -16,6 +16,10 @@ from typing import Final, TypeVar
 
 Answer = TypeVar("Answer")
 
+STEP_S: Final = 10.0
+"""Timeout of a call, in seconds."""
+_GRACE_S = 5.0
+"""Time by which a call may exceed its timeout before it is abandoned, in seconds."""
 _LONGEST_STEP_S: Final = 30.0
 
 
@@ -23,8 +27,9 @@ class Overdue(Exception):  # noqa: N818 - internal: callers translate it into an
     """A call has not returned in time. It may still be running."""
 
 
-def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Call a function in a thread and return its result."""
+def in_time(call: Callable[[float], Answer]) -> Answer:
+    """Call a function of its timeout, :data:`STEP_S`, in a thread and return its result."""
+    seconds = STEP_S + _GRACE_S
     outcome: Future[Answer] = Future()
     threading.Thread(target=_fill, args=(outcome, call), name="millstream-kafka-call", daemon=True).start()
     try:
@@ -35,9 +40,9 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
         raise Overdue(f"no answer for {seconds:.0f} s") from None
 
 
-def _fill(outcome: Future[Answer], call: Callable[[], Answer]) -> None:
+def _fill(outcome: Future[Answer], call: Callable[[float], Answer]) -> None:
     try:
-        outcome.set_result(call())
+        outcome.set_result(call(STEP_S))
     except BaseException as error:  # raised in the waiting thread
         outcome.set_exception(error)
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.errors import BrokerUnavailableError
-from millstream.drivers.kafka import delivery as sending
+from millstream.drivers.kafka import overdue
 from millstream.drivers.kafka.delivery import Transaction
 from millstream.drivers.kafka.marks import Mark, mark_offset
 from millstream.drivers.kafka.transactions import KafkaTransactions
@@ -42,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, patience_s: float, *consumers: Answer
     left = list(consumers)
     monkeypatch.setattr(Transaction, "_take_over", lambda _: None)
     monkeypatch.setattr(Transaction, "_consumer", lambda *_, **__: left.pop(0) if left[1:] else left[0])
-    monkeypatch.setattr(sending, "_GRACE_S", 0.05 - sending._STEP_S)
+    monkeypatch.setattr(overdue, "_GRACE_S", 0.05 - overdue.STEP_S)
     return KafkaTransactions({}, {}, "app", patience_s, 1_000).delivery(0)
 
 
