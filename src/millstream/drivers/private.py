@@ -49,12 +49,12 @@ def make_private(directory: Path) -> None:
         directory.chmod(0o700)
 
 
-def private_directory(suffix: str = "") -> Path:
-    """Create a directory with a random name among the temporary files. The suffix is for human readers."""
+def private_directory() -> Path:
+    """Create a directory with a random name among the temporary files."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _LONGEST:
         parent = _SHORT
-    return Path(tempfile.mkdtemp(suffix, PREFIX, parent))
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
 
 
 def process_directory() -> Path:

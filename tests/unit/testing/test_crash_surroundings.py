@@ -133,17 +133,13 @@ space.free()
 (disk / "more").write_bytes(bytes(1 << 20))
 """
 
-_FILLS_AT_THE_END = """
+_FILLS_AT_THE_END = f"""
 import pathlib, sys
+sys.path.append({str(Path(__file__).parents[2])!r})
 from millstream.testing.crash.crash_report import Kill
 from millstream.testing.crash.faults import FaultTargets, Faults, Space
+from unit.testing.test_crash_surroundings import Ended
 disk = pathlib.Path(sys.argv[1])
-class Ended:
-    ends = []
-    def until(self, holds, what):
-        assert holds(), f"waits for {what}"
-    def at_end(self):
-        return True
 around = FaultTargets(None, disk, None, None, Space(disk), 1)
 Faults(around, "app", None, Ended()).strike(Kill("space", 0, None), 0.5)
 (disk / "more").write_bytes(bytes(1 << 20))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from millstream.core.model.errors import CheckpointError, SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.positions import Offsets
+from millstream.core.model.positions import Offsets, flat
 from millstream.core.runtime.reset import LogOffsets, Move, Target, internal_topics, moves
 from millstream.core.topology.evolution import Remembered
 from millstream.drivers.kafka.broker import RESET, Broker
@@ -151,13 +151,8 @@ def execute_reset(plan: ResetPlan, broker: Broker, files: Files) -> None:
         BrokerUnavailableError: If the broker does not answer; repeat the reset to complete it.
     """
     begin = {TopicPartition(move.topic, move.partition): move.after for move in plan.moves}
-    kept = {
-        TopicPartition(t, p): offset
-        for t, offsets in plan.kept_internal.items()
-        for p, offset in offsets.items()
-    }
     fresh = {TopicPartition(t, p): 0 for t, count in plan.internal.items() for p in range(count)}
-    broker.commit({**begin, **kept, **fresh}, metadata=RESET)
+    broker.commit({**begin, **flat(plan.kept_internal), **fresh}, metadata=RESET)
     for topic in plan.internal:
         broker.delete_topic(topic)
     files.delete()

@@ -25,10 +25,10 @@ def _rotated(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (32 - bits))) & _MASK
 
 
-def spark_hash(value: int, seed: int = 42) -> int:
-    """Hash an int column like Spark's ``hash`` function (Murmur3_x86_32.hashInt)."""
+def spark_hash(value: int) -> int:
+    """Hash an int column like Spark's ``hash`` function (Murmur3_x86_32.hashInt, seed 42)."""
     k = (_rotated((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593) & _MASK
-    h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK
+    h = (_rotated(42 ^ k, 13) * 5 + 0xE6546B64) & _MASK
     h ^= 4
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK
