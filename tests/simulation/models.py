@@ -34,7 +34,7 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(produce, "Producer", lambda settings: Producer(world.broker, settings))
         patch.setattr(delivery, "Consumer", lambda settings: Consumer(world.broker, settings))
         patch.setattr(delivery, "warm", lambda make, settings: make(dict(settings)))
-        patch.setattr(delivery, "within", lambda seconds, call: call())
+        patch.setattr(delivery, "in_time", lambda call: call(delivery.STEP_S))
         patch.setattr(delivery, "monotonic", clock.monotonic)
         patch.setattr(delivery, "sleep", clock.sleep)
         patch.setattr(produce, "warm", lambda make, settings: _sender_of(world, make, settings))
