@@ -21,16 +21,11 @@ from confluent_kafka import TopicPartition as ClientPartition
 from millstream.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.clients import ClientSettings, create_client, is_unavailable, translated
+from millstream.drivers.kafka.clients import FENCED, ClientSettings, create_client, is_unavailable, translated
 from millstream.drivers.kafka.overdue import Overdue, Patience, in_time
 from millstream.drivers.kafka.produce import DEFAULTS, FailingProducer, hand_over, production_error
 
 _RETRY_S: Final = 0.05
-_FENCED: Final = {
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-}
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class Forwarding:
                 return
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.fatal() or cause.txn_requires_abort() or cause.code() in _FENCED:
+                if cause.fatal() or cause.txn_requires_abort() or cause.code() in FENCED:
                     raise
                 if not is_unavailable(cause) or patience.is_over():
                     raise translated(error, doing, self._servers) from error
@@ -125,7 +120,7 @@ class Forwarding:
     def _failure(self, error: KafkaException) -> MillstreamError:
         cause = error.args[0]
         failures = [each for each in self._failing.failures if each[0].code() != KafkaError._PURGE_QUEUE]
-        if cause.code() in _FENCED or any(failed[0].code() in _FENCED for failed in failures):
+        if cause.code() in FENCED or any(failed[0].code() in FENCED for failed in failures):
             return DeliveryAbortedError(
                 f"another process now replays for the group {self._spec.group!r}; nothing of this transaction was sent ({cause.str()})"
             )
