@@ -79,13 +79,11 @@ def install(wheel: Path, extra: str, home: Path, python: str = sys.executable, *
 
 
 def readme_test() -> tuple[str, str]:
-    """Return the program of the README that tests a topology, and what it prints."""
-    text = (ROOT / "README.md").read_text()
-    found = re.search(
-        r"```python\n((?:(?!```).)*TopologyTestDriver(?:(?!```).)*)```\n\n```output\n(.*?)```", text, re.S
-    )
-    assert found is not None
-    return found.group(1), found.group(2)
+    """Return the program of the README that builds and tests a topology, and what it prints."""
+    text, _, after = (ROOT / "README.md").read_text().partition("```output\n")
+    program = "".join(re.findall(r"```python\n(.*?)```", text, re.S))
+    assert "TopologyTestDriver" in program
+    return program, after.partition("```")[0]
 
 
 def check(commands: Path, extra: str) -> None:

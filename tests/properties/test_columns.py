@@ -421,7 +421,7 @@ def test_in_columns_a_late_record_does_not_read_the_sessions_that_have_closed() 
     made = sessions((TEXT, INT), 1, 0, 10_000, "count", "nothing", None)
     closed = [(0, b"a", None, 10 * number, ()) for number in range(100)]
     rows = [(0, b"a", None, 3, ()), (0, b"a", None, 1_000, ())]
-    with patch.object(session_columns, "each", side_effect=AssertionError("not in columns")):
+    with patch.object(session_columns, "call_per_row", side_effect=AssertionError("not in columns")):
         done = run(made, [(closed, None), (rows, None)], "fail")
     assert done.outcomes[1].metrics.dropped == {"late for a session": 1}
     assert done.outcomes[1].sends[0][1].timestamps == [1_000]

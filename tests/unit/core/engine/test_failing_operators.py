@@ -101,7 +101,7 @@ def test_a_record_of_another_program_fails_in_a_grouped_table() -> None:
     (topic,) = host.sub.source_topics
     outcome = host.run(topic, ("a", None, 1))
     assert outcome.metrics.dropped == {"process error": 1}
-    assert "has no key or no change; is another program writing to it?" in outcome.notices[0]
+    assert "has no key or no change; only this application may write to that topic" in outcome.notices[0]
 
 
 def test_a_windowed_value_that_does_not_fit_its_sink_fails_alone() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.operators import timeline
+from millstream.core.engine import timeline
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.timeline import Timeline, time_of, timed_key
 from millstream.core.state.memory import MemoryStores

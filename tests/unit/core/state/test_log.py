@@ -13,11 +13,11 @@ from millstream.core.state.segments.compaction import LARGEST_BYTES, LARGEST_CHA
 from millstream.core.state.segments.key_groups import (
     KEY_GROUPS,
     KeyGroup,
-    above,
     bits_of,
     by_key_group,
     by_lower_group,
     key_group,
+    parent_of,
     top_group,
 )
 from millstream.core.state.segments.log import (
@@ -119,11 +119,11 @@ class TestKeyGroups:
     def test_are_split_by_two_more_bits_each_below_the_one_it_was_split_from(self) -> None:
         changes = [(b"%d" % n, None) for n in range(1000) if key_group(b"%d" % n) == 5]
         for number, part in by_lower_group(5, changes).items():
-            assert (bits_of(number), above(number), top_group(number)) == (8, 5, 5)
+            assert (bits_of(number), parent_of(number), top_group(number)) == (8, 5, 5)
             for lower, rest in by_lower_group(number, part).items():
-                assert (bits_of(lower), above(lower), top_group(lower)) == (10, number, 5)
+                assert (bits_of(lower), parent_of(lower), top_group(lower)) == (10, number, 5)
                 assert set(rest) <= set(part)
-        assert (above(5), len(by_lower_group(5, changes))) == (None, 4)
+        assert (parent_of(5), len(by_lower_group(5, changes))) == (None, 4)
         lowest = [change for part in by_lower_group(5, changes).values() for change in part]
         assert sorted(lowest) == sorted(changes)
 

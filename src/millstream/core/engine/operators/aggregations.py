@@ -262,7 +262,7 @@ def _compile_table_aggregate(node: n.TableAggregate, compiled: Compiled) -> Call
         try:
             if key is None or change is None:
                 raise MillstreamError(
-                    f"{name!r}: a record of its repartition has no key or no change. Does another program write to that topic?"
+                    f"{name!r}: a record of its repartition has no key or no change; only this application may write to that topic"
                 )
             stored_key = key_bytes(key)
             entry = store.fetch(stored_key)
