@@ -29,7 +29,7 @@ CALL_MS = 10
 BUSY_NS = 50_000
 
 
-def topology(job: str, source: str, sink: str) -> Topology:
+def topology(job: str, source: str | list[str], sink: str) -> Topology:
     """Build the topology of a job.
 
     Args:
@@ -38,7 +38,7 @@ def topology(job: str, source: str, sink: str) -> Topology:
             keys in windows and whole numbers; ``session-count`` does so per key and session with a gap of five seconds and a grace of one;
             ``stream-table-join`` writes each value with the row of its key; ``processor`` is a ``count`` by a processor that reads
             and writes its store for each record; ``busy-processor`` does so after 50 us of Python; ``exactly-once-count`` is a ``count`` with that guarantee.
-        source: Topic to read.
+        source: Topic to read, or several; ``stream-table-join`` reads one.
         sink: Topic to write.
     """
     builder = ms.StreamsBuilder()
@@ -62,6 +62,7 @@ def topology(job: str, source: str, sink: str) -> Topology:
     elif job == "map":
         stream.map_values(_upper).to(sink, key=serdes.bytes, value=serdes.bytes)
     elif job == "stream-table-join":
+        assert isinstance(source, str)
         rows = builder.table(rows_topic(source), key=serdes.bytes, value=serdes.bytes, store="rows")
         stream.join(rows, _priced).to(sink, key=serdes.bytes, value=serdes.bytes)
     else:

@@ -43,9 +43,9 @@ _WARM_BATCHES = 2
 
 @contextmanager
 def running(
-    job: str, servers: str, source: str, sink: str, **settings: Any
+    job: str, servers: str, source: str | list[str], sink: str, **settings: Any
 ) -> Iterator[ms.RunningApplication]:
-    """Run a job from a topic to another; see :func:`run_topology`."""
+    """Run a job from topics to another; see :func:`run_topology`."""
     with run_topology(jobs.topology(job, source, sink), servers, sink, **settings) as app:
         yield app
 
@@ -78,15 +78,16 @@ def run_topology(
 def race(
     job: str,
     servers: str,
-    source: str,
+    source: str | list[str],
     sink: str,
     records: int,
     known: list[int] | None = None,
     parallelism: int = 1,
+    master: str = _MASTER,
 ) -> dict[str, Any]:
-    """Process a topic that is already full."""
+    """Process topics that are already full."""
     begin, meter = _now_ms(), Meter(known or [])
-    settings: dict[str, Any] = {"parallelism": parallelism}
+    settings: dict[str, Any] = {"parallelism": parallelism, "master": master}
     if job in jobs.EXACTLY_ONCE:
         settings["processing_guarantee"] = "exactly_once"
     with running(job, servers, source, sink, **settings) as app:
