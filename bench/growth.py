@@ -75,12 +75,18 @@ def measure(stage: Stage, rounds: int) -> dict[str, list[dict[str, Any]]]:
         random.Random(1),
     )
     wanted = check.expected("count", workload)
-    sources = {variant: _fill(stage, workload, variant) for variant in dict.fromkeys(VARIANTS)}
+    blocks = list(workload.blocks())
+    layouts = {(variant.topics, variant.partitions) for variant in VARIANTS}
+    sources = {layout: _fill(stage, blocks, *layout) for layout in layouts}
     found: dict[str, list[dict[str, Any]]] = {str(variant): [] for variant in VARIANTS}
     for _ in range(rounds):
         for variant in chance.sample(VARIANTS, len(VARIANTS)):
             sink = stage.topic("counts")
-            arguments: dict[str, Any] = {"job": "count", "servers": servers, "source": sources[variant]}
+            arguments: dict[str, Any] = {
+                "job": "count",
+                "servers": servers,
+                "source": sources[variant.topics, variant.partitions],
+            }
             arguments |= {"sink": sink, "records": stage.records, "master": variant.master}
             run = run_ours("race", arguments, scratch=stage.directory("run"), timeout_s=_TIMEOUT_S)
             if wrong := check.wrong_output("count", wanted, servers, sink):
@@ -91,13 +97,12 @@ def measure(stage: Stage, rounds: int) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _fill(stage: Stage, workload: Workload, variant: Variant) -> list[str]:
-    """Create the topics of a variant and divide the records among them."""
-    topics = [stage.topic("input", variant.partitions) for _ in range(variant.topics)]
-    blocks = list(workload.blocks())
-    for number, topic in enumerate(topics):
-        produce(stage.kafka.bootstrap_servers, topic, (block[number :: len(topics)] for block in blocks))
-    return topics
+def _fill(stage: Stage, blocks: list[list[tuple[bytes, bytes]]], topics: int, partitions: int) -> list[str]:
+    """Create topics and divide the records among them."""
+    names = [stage.topic("input", partitions) for _ in range(topics)]
+    for number, name in enumerate(names):
+        produce(stage.kafka.bootstrap_servers, name, (block[number::topics] for block in blocks))
+    return names
 
 
 if __name__ == "__main__":

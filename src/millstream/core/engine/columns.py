@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import singledispatch
 from itertools import repeat
+from operator import and_
 from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
@@ -292,6 +293,19 @@ def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
         call_per_row(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
     except Exception:  # a serde cannot read data that only the tap needs to read
         skip(count)
+
+
+def without_nulls(
+    columns: Columns, runtime: Runtime, reason: str, *, keys: bool = True, values: bool = True
+) -> Columns:
+    """Drop the records with a null key or a null value, and count them with a reason."""
+    checked = ((columns.keys, keys), (columns.values, values))
+    present = [column.present() for column, matters in checked if matters and column.any_null()]
+    if not present:
+        return columns
+    kept = present[0] if len(present) == 1 else [*map(and_, *present)]
+    runtime.drop(reason, kept.count(False))
+    return columns.only(kept)
 
 
 def _stateless(node: n.Node, compiled: Compiled) -> bool:

@@ -14,13 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from operator import and_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns
-from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream
+from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream, without_nulls
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.record import Headers
 from millstream.core.model.serdes import Serde
@@ -212,7 +210,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
     fetch, put, fold = store.fetch, store.write_fitting, folding(node.fold, node.store.value)
 
     def aggregate(columns: Columns) -> None:
-        columns = _drop_incomplete(columns, runtime)
+        columns = without_nulls(columns, runtime, INCOMPLETE)
         try:
             keys: Any = columns.keys.serialised(key)
             values = columns.values.objects() if with_values else ()
@@ -230,14 +228,6 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
         return None
 
     return Form(aggregate, form.calls_functions)
-
-
-def _drop_incomplete(columns: Columns, runtime: Runtime) -> Columns:
-    if not columns.keys.any_null() and not columns.values.any_null():
-        return columns
-    kept = [*map(and_, columns.keys.present(), columns.values.present())]
-    runtime.drop(INCOMPLETE, kept.count(False))
-    return columns.only(kept)
 
 
 @compile_node.register

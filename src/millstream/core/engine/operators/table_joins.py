@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import compress
-from operator import and_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Columns, ColumnsCall
@@ -16,10 +15,10 @@ from millstream.core.engine.columns import (
     columns_of,
     form_downstream,
     row_of,
+    without_nulls,
 )
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.lookups import lookup
-from millstream.core.engine.runtime import Runtime
 from millstream.core.model.record import Headers
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology import join_nodes as j
@@ -92,7 +91,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     def join(columns: Columns) -> None:
         if len(columns.timestamps) < FEW:
             return call_per_row(columns, row, runtime)
-        columns = _drop_incomplete(columns, runtime, null_keys=left)
+        columns = without_nulls(columns, runtime, _INCOMPLETE, keys=not left)
         rows = _Rows(fetch)
         try:
             others = list(map(rows.__getitem__, columns.keys.serialised(spec.key)))
@@ -105,17 +104,6 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
         return apply(columns, *((columns.keys.objects(), *joined) if node.with_key else joined))
 
     return Form(join, calls_functions=True)
-
-
-def _drop_incomplete(columns: Columns, runtime: Runtime, *, null_keys: bool) -> Columns:
-    """Drop the records with a null value and, unless ``null_keys`` is set, those with a null key."""
-    if not columns.values.any_null() and (null_keys or not columns.keys.any_null()):
-        return columns
-    kept = columns.values.present()
-    if not null_keys:
-        kept = [*map(and_, kept, columns.keys.present())]
-    runtime.drop(_INCOMPLETE, kept.count(False))
-    return columns.only(kept)
 
 
 def _with_results(child: ColumnsCall, columns: Columns, results: list[Any]) -> None:

@@ -16,6 +16,7 @@ sessions is in ``millstream.core.engine.operators.windows.session_columns``.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from operator import add, getitem, gt, itemgetter, not_
 from typing import Any, Final
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
-from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream
+from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream, without_nulls
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.operators.aggregations import INCOMPLETE, Before, Entry, folding, needs_values
 from millstream.core.engine.operators.windows.time_windows import Shared
@@ -71,7 +72,7 @@ def _without_functions(node: n.Node, compiled: Compiled) -> bool:
     )
 
 
-class KeysInWindows(Column):
+class KeysInWindows(Column, ABC):
     """Keys in windows, serialised from the bytes of the keys. A subclass knows the ends and the format of the windows."""
 
     __slots__ = ("_key", "_keys", "_starts")
@@ -80,15 +81,15 @@ class KeysInWindows(Column):
         super().__init__()
         self._keys, self._key, self._starts = keys, serde, starts
 
-    def window_ends(self) -> Iterable[int]:
-        raise NotImplementedError
+    @abstractmethod
+    def window_ends(self) -> Iterable[int]: ...
 
+    @abstractmethod
     def fits(self, serde: Serde[Any]) -> bool:
         """Return whether a serde appends the bytes of these windows to the bytes of the keys."""
-        raise NotImplementedError
 
-    def window_bytes(self) -> Iterable[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def window_bytes(self) -> Iterable[bytes]: ...
 
     def objects(self) -> list[Any]:
         if self.known is None:
@@ -146,15 +147,8 @@ class WindowedKeys(KeysInWindows):
 
 def drop_incomplete(columns: Columns, runtime: Runtime, *, with_values: bool) -> Columns:
     """Drop records without a key and, if values are needed, without a value."""
-    if columns.keys.any_null():
-        kept = columns.keys.present()
-        runtime.drop(NO_KEY, kept.count(False))
-        columns = columns.only(kept)
-    if with_values and columns.values.any_null():
-        kept = columns.values.present()
-        runtime.drop(INCOMPLETE, kept.count(False))
-        columns = columns.only(kept)
-    return columns
+    columns = without_nulls(columns, runtime, NO_KEY, values=False)
+    return without_nulls(columns, runtime, INCOMPLETE, keys=False, values=with_values)
 
 
 @dataclass(frozen=True)
