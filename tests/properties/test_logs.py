@@ -6,6 +6,9 @@ This test is the driver of the log: segments are lists in a dict, and compaction
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from millstream.core.ports import StoreChange, Version
 from millstream.core.state.segments import compaction
 from millstream.core.state.segments import segment as codec
 from millstream.core.state.segments.compaction import due_for_compaction
-from millstream.core.state.segments.key_groups import by_key_group, by_lower_group, key_group, top_group
+from millstream.core.state.segments.key_groups import key_group, lower_group, top_group
 from millstream.core.state.segments.log import (
     Manifest,
     Step,
@@ -40,6 +43,13 @@ ENOUGH = 1 << 30
 KEYS = neighbours(3, groups=2)
 
 
+def grouped(changes: list[StoreChange], number: Callable[[bytes], int]) -> dict[int, list[StoreChange]]:
+    groups: dict[int, list[StoreChange]] = {}
+    for change in changes:
+        groups.setdefault(number(change[0]), []).append(change)
+    return groups
+
+
 class Log:
     """The manifest with its segments, written as the driver writes them."""
 
@@ -54,7 +64,7 @@ class Log:
         for (store, key), value in batch.items():
             per_store.setdefault(store, []).append((key, value))
         for store, changes in per_store.items():
-            for number, part in by_key_group(changes).items():
+            for number, part in grouped(changes, key_group).items():
                 manifest, segment = appended(manifest, (store, number), len(codec.encode(part)), len(part))
                 self.segments[segment.sequence] = part
         for step in list(due_for_compaction(manifest, budget)):
@@ -70,7 +80,7 @@ class Log:
         self.longest_step = max(self.longest_step, sum(map(len, parts)))
         if step.merged[0].base:
             parts[0] = [change for change in parts[0] if change[1] is not None]
-        changes = codec.merge(parts)
+        changes = list(dict(chain.from_iterable(parts)).items())
         if not step.split:
             size = len(codec.encode(changes))
             manifest, segment = compacted(manifest, step.group, step.merged, size, len(changes))
@@ -79,7 +89,7 @@ class Log:
         manifest, base = emptied(manifest, step)
         self.splits += base
         self.moves += not base
-        for lower, part in by_lower_group(step.group[1], changes).items():
+        for lower, part in grouped(changes, partial(lower_group, step.group[1])).items():
             size, group = len(codec.encode(part)), (step.group[0], lower)
             manifest, segment = moved_down(manifest, group, step, size, len(part), base=base)
             self.segments[segment.sequence] = part

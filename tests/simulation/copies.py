@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millstream.core.ports import ByteStores, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.ports import ByteStores, ParkedChanges, Segments, StoreChange, Version
 from millstream.core.state.memory import MemoryStores
 from millstream.drivers.directory import MISSING, CopyDirectory, in_parts, on_its_way
 from simulation.scheduler import Scheduler
@@ -88,7 +88,7 @@ class DiskCopy:
         """Forget which version was seen; a view is a copy of its own."""
         self._seen = ()
 
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+    def park(self, version: Version, changes: Segments, dropped: Collection[str] = ()) -> None:
         self._scheduler.step("parks its changes")
         self.directory.park(version, changes, dropped)
 

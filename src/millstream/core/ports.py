@@ -22,6 +22,10 @@ Changes = Mapping[str, Sequence[StoreChange]]
 """The changes of a micro-batch by byte store, at most one per key."""
 
 
+Segments = Mapping[str, Sequence[bytes]]
+"""The changes of a micro-batch by byte store, encoded as segments (``millstream.core.state.segments.segment``) with different keys."""
+
+
 class ParkedChanges(NamedTuple):
     """The changes of a micro-batch, parked beside a local copy until the micro-batch is known to be committed.
 
@@ -147,7 +151,7 @@ class LocalCopy(Protocol):
             DamagedCopyError: If the copy turned out to be damaged; it is then empty.
         """
 
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+    def park(self, version: Version, changes: Segments, dropped: Collection[str] = ()) -> None:
         """Save the changes of an uncommitted micro-batch beside the copy.
 
         Raises:

@@ -14,14 +14,16 @@ import logging
 import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
-from millstream.core.ports import RESTORING, Changes, ParkedChanges, StoreChange, Version
+from millstream.core.ports import RESTORING, ParkedChanges, Segments, StoreChange, Version
 from millstream.core.state.segments import parked
 from millstream.core.state.segments.log import Manifest
+from millstream.drivers.segment_columns import columns_of, newest
 
 log = logging.getLogger("millstream.state")
 
@@ -77,12 +79,13 @@ class CopyDirectory:
             elif path.name != _BOOT_MARK:
                 path.unlink(missing_ok=True)
 
-    def park(self, version: Version, changes: Changes, dropped: Collection[str]) -> None:
+    def park(self, version: Version, changes: Segments, dropped: Collection[str]) -> None:
         """Save the changes of an uncommitted micro-batch, and remove those of old micro-batches."""
         target = self._file(version)
         partial = target.with_suffix(f".{os.getpid()}.partial")
         try:
-            partial.write_bytes(parked.encode(changes, dropped))
+            with partial.open("wb") as file:
+                file.writelines(parked.encode(changes, dropped))
             partial.replace(target)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -95,7 +98,7 @@ class CopyDirectory:
     def parked(self, version: Version) -> ParkedChanges | None:
         """Return the parked changes of exactly this version, or None if they are missing or damaged."""
         try:
-            return parked.decode(self._file(version).read_bytes())
+            return changes_of(self._file(version).read_bytes())
         except OSError:
             return None
         except StoreError as error:
@@ -154,11 +157,25 @@ class DirectoryCopy:
     def why_empty(self) -> str:
         return self.directory.why_empty
 
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+    def park(self, version: Version, changes: Segments, dropped: Collection[str] = ()) -> None:
         self.directory.park(version, changes, dropped)
 
     def parked(self, version: Version) -> ParkedChanges | None:
         return self.directory.parked(version)
+
+
+def changes_of(data: bytes) -> ParkedChanges:
+    """Return the changes in a file of parked changes, in key order.
+
+    Raises:
+        StoreError: If the file is damaged.
+    """
+    stores, dropped = parked.decode(data)
+    changes = {}
+    for store, segments in stores.items():
+        runs = [columns_of(part, f"parked changes of store {store!r}") for part in segments]
+        changes[store] = list(chain.from_iterable(newest(runs)))
+    return ParkedChanges(changes, dropped)
 
 
 def in_parts(

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from millstream.core.ports import LocalCopy, StoreChange, Version
+from millstream.core.ports import Changes, LocalCopy, Segments, StoreChange, Version
+from millstream.drivers.segment_columns import segments_of
+
+
+def segments_by_store(changes: Changes) -> Segments:
+    """Return changes as the log encodes them."""
+    return {store: [data for _, _, data in segments_of(items)] for store, items in changes.items()}
 
 
 class MapState:

@@ -15,6 +15,7 @@ from millstream.core.model.errors import StoreError
 from millstream.core.ports import LocalCopy, ParkedChanges, Version
 
 from .engines import COPIES, Engine
+from .state import segments_by_store
 
 FIRST, SECOND, THIRD = Version(1, "aa"), Version(2, "bb"), Version(3, "cc")
 
@@ -142,14 +143,14 @@ class TestDroppedByteStores:
 
 class TestParkedChanges:
     def test_are_of_exactly_one_version(self, copy: LocalCopy) -> None:
-        copy.park(SECOND, {"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
+        copy.park(SECOND, segments_by_store({"s": [(b"a", b"1"), (b"b", None)], "t": []}), ["u/1"])
         assert copy.parked(SECOND) == ParkedChanges({"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
         assert [copy.parked(v) for v in (FIRST, Version(2, "other"), THIRD)] == [None, None, None]
 
     def test_of_several_attempts_lie_side_by_side(self, copy: LocalCopy) -> None:
-        copy.park(SECOND, {"s": [(b"a", b"1")]})
-        copy.park(Version(2, "again"), {"s": [(b"a", b"2")]})
-        copy.park(SECOND, {"s": [(b"a", b"3")]})
+        copy.park(SECOND, segments_by_store({"s": [(b"a", b"1")]}))
+        copy.park(Version(2, "again"), segments_by_store({"s": [(b"a", b"2")]}))
+        copy.park(SECOND, segments_by_store({"s": [(b"a", b"3")]}))
         found = [copy.parked(version) for version in (SECOND, Version(2, "again"))]
         assert [parked and parked.changes["s"] for parked in found] == [[(b"a", b"3")], [(b"a", b"2")]]
 
@@ -163,7 +164,7 @@ class TestParkedChanges:
     def test_that_were_cut_off_are_not_there(
         self, copy: LocalCopy, tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture
     ) -> None:
-        copy.park(SECOND, {"s": [(b"a", b"1")]}, ["u/1"])
+        copy.park(SECOND, segments_by_store({"s": [(b"a", b"1")]}), ["u/1"])
         (file,) = (tmp_path / "task").glob("parked-*")
         whole = file.read_bytes()
         assert len(whole) > 80
@@ -175,7 +176,7 @@ class TestParkedChanges:
     def test_that_were_written_over_are_not_there(
         self, copy: LocalCopy, tmp_path: Path, position: int
     ) -> None:
-        copy.park(SECOND, {"s": [(b"a", b"1")]})
+        copy.park(SECOND, segments_by_store({"s": [(b"a", b"1")]}))
         (file,) = (tmp_path / "task").glob("parked-*")
         damaged = bytearray(file.read_bytes())
         damaged[position] ^= 0xFF

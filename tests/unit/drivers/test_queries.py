@@ -18,6 +18,7 @@ from millstream.drivers.memory.content_file import PARKED_VERSIONS
 from millstream.edge.queries.copy_readers import open_reader
 
 from .engines import COPIES
+from .state import segments_by_store
 
 Content = dict[bytes, bytes]
 
@@ -95,7 +96,7 @@ def test_each_committed_state_is_seen_before_and_after_it_is_applied(
             assert content(queries.view(manifest)) == before  # the next micro-batch is running
         manifest = advanced(manifest, f"token-{number}")
         pending = {"counts": list(changes.items())}, manifest.current
-        worker.do("park", manifest.current, pending[0])
+        worker.do("park", manifest.current, segments_by_store(pending[0]))
         assert content(queries.view(manifest)) == stored
         reader = queries.view(manifest).open("counts")
         if COPIES[engine].counts:
@@ -113,7 +114,7 @@ def test_a_state_that_the_copy_does_not_have_is_not_made_up(queries: CopyReader,
     second = advanced(first, "second")
     with pytest.raises(CopyMovedError):
         queries.view(first)  # nothing was parked yet
-    worker.do("park", first.current, {"counts": [(b"a", b"1")]})
+    worker.do("park", first.current, segments_by_store({"counts": [(b"a", b"1")]}))
     assert content(queries.view(first)) == {b"a": b"1"}
     with pytest.raises(CopyMovedError, match="went from"):
         queries.view(second)
@@ -165,7 +166,7 @@ def test_the_next_micro_batch_writes_content_that_is_kept_in_memory(
         if number:
             worker.do("apply", {"counts": [(b"k%d" % (number - 1), b"1")]}, manifest.current)
         manifest = advanced(manifest, f"token-{number}")
-        worker.do("park", manifest.current, {"counts": [(b"k%d" % number, b"1")]})
+        worker.do("park", manifest.current, segments_by_store({"counts": [(b"k%d" % number, b"1")]}))
     expected = {b"k%d" % number: b"1" for number in range(2 * PARKED_VERSIONS)}
     with pytest.raises(CopyMovedError):
         queries.view(manifest)  # not all changes are parked any more
@@ -175,6 +176,6 @@ def test_the_next_micro_batch_writes_content_that_is_kept_in_memory(
     assert queries.view(manifest) is before
     worker.do("apply", {"counts": [(b"k%d" % number, b"1")]}, manifest.current)
     manifest = advanced(manifest, "newest")
-    worker.do("park", manifest.current, {"counts": [(b"k0", None)]})
+    worker.do("park", manifest.current, segments_by_store({"counts": [(b"k0", None)]}))
     assert content(queries.view(manifest)) == {key: value for key, value in expected.items() if key != b"k0"}
     assert queries.view(manifest) is not before

@@ -14,8 +14,8 @@ from typing import Final
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Changes, Version
-from millstream.core.state.segments import parked
-from millstream.drivers.directory import CopyDirectory
+from millstream.core.state.segments import parked, segment
+from millstream.drivers.directory import CopyDirectory, changes_of
 
 PARKED_VERSIONS: Final = 32
 """Number of parked versions beside a copy."""
@@ -39,7 +39,9 @@ def write_content(directory: CopyDirectory, version: Version, content: Changes) 
     target = directory.path / f"{_CONTENT}{version.number}-{version.token}"
     partial = directory.path / f"content.{os.getpid()}.partial"
     try:
-        partial.write_bytes(parked.encode(content, ()))
+        segments = {store: [segment.encode(entries)] for store, entries in content.items()}
+        with partial.open("wb") as file:
+            file.writelines(parked.encode(segments, ()))
         partial.replace(target)
         for old, _ in _files(directory):
             if old != target:
@@ -54,7 +56,7 @@ def contents(directory: CopyDirectory) -> Iterator[tuple[Version, Changes]]:
     """Yield the existing contents. Damaged contents, and those being replaced, are skipped."""
     for path, version in list(_files(directory)):
         with suppress(OSError, StoreError):
-            yield version, parked.decode(path.read_bytes()).changes
+            yield version, changes_of(path.read_bytes()).changes
 
 
 def _files(directory: CopyDirectory) -> Iterator[tuple[Path, Version]]:

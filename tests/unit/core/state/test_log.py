@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from zlib import crc32
+from collections import Counter
 
 import pytest
 
@@ -14,9 +14,8 @@ from millstream.core.state.segments.key_groups import (
     KEY_GROUPS,
     KeyGroup,
     bits_of,
-    by_key_group,
-    by_lower_group,
     key_group,
+    lower_group,
     parent_of,
     top_group,
 )
@@ -36,6 +35,7 @@ from millstream.core.state.segments.log import (
 
 GROUP: KeyGroup = ("store", 5)
 OTHER: KeyGroup = ("store", 6)
+KEYS_OF_5 = [key for key in map(b"%d".__mod__, range(1000)) if key_group(key) == 5]
 
 
 def grown(*sizes: int, group: KeyGroup = GROUP, manifest: Manifest | None = None) -> Manifest:
@@ -107,33 +107,21 @@ class TestManifest:
 
 
 class TestKeyGroups:
-    def test_split_changes_and_keep_their_order(self) -> None:
-        changes = [(b"%d" % n, None) for n in range(1000)]
-        groups = by_key_group(changes)
-        assert set(groups) == set(range(KEY_GROUPS))
-        assert sorted(change for part in groups.values() for change in part) == sorted(changes)
-        for number, part in groups.items():
-            assert {key_group(key) for key, _ in part} == {number}
-            assert part == sorted(part, key=changes.index)
+    def test_are_all_used(self) -> None:
+        assert {key_group(b"%d" % n) for n in range(1000)} == set(range(KEY_GROUPS))
 
     def test_are_split_by_two_more_bits_each_below_the_one_it_was_split_from(self) -> None:
-        changes = [(b"%d" % n, None) for n in range(1000) if key_group(b"%d" % n) == 5]
-        for number, part in by_lower_group(5, changes).items():
+        lower = Counter(lower_group(5, key) for key in KEYS_OF_5)
+        assert (parent_of(5), len(lower)) == (None, 4)
+        for key in KEYS_OF_5:
+            number = lower_group(5, key)
             assert (bits_of(number), parent_of(number), top_group(number)) == (8, 5, 5)
-            for lower, rest in by_lower_group(number, part).items():
-                assert (bits_of(lower), parent_of(lower), top_group(lower)) == (10, number, 5)
-                assert set(rest) <= set(part)
-        assert (parent_of(5), len(by_lower_group(5, changes))) == (None, 4)
-        lowest = [change for part in by_lower_group(5, changes).values() for change in part]
-        assert sorted(lowest) == sorted(changes)
+            lowest = lower_group(number, key)
+            assert (bits_of(lowest), parent_of(lowest), top_group(lowest)) == (10, number, 5)
 
     def test_that_were_split_are_all_above_those_with_segments(self) -> None:
-        (lower,) = by_lower_group(
-            5, [(next(b"%d" % n for n in range(999) if key_group(b"%d" % n) == 5), None)]
-        )
-        (lowest,) = by_lower_group(
-            lower, [(next(b"%d" % n for n in range(99_999) if crc32(b"%d" % n) & 255 == lower & 255), None)]
-        )
+        lower = lower_group(5, KEYS_OF_5[0])
+        lowest = lower_group(lower, KEYS_OF_5[0])
         manifest = grown(1, group=("store", lowest), manifest=grown(1, group=OTHER))
         assert split_groups(manifest) == {("store", lower), ("store", 5)}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.core.model.errors import StoreError
-from millstream.core.state.segments.segment import decode, encode, merge
+from millstream.core.state.segments.segment import decode, encode
 
 CHANGES: list[tuple[bytes, bytes | None]] = [
     (b"b", None),
@@ -55,8 +55,3 @@ def test_a_newer_format_says_so() -> None:
         match=r"written by a newer Millstream: segment 7 has format 2, and this version reads format 1",
     ):
         decode(struct.pack("<I", zlib.crc32(rest)) + rest, "segment 7")
-
-
-def test_merging_keeps_the_newest_change_of_each_key() -> None:
-    merged = merge([[(b"a", b"1"), (b"b", b"1"), (b"c", None)], [(b"b", None), (b"c", b"2")], []])
-    assert sorted(merged) == [(b"a", b"1"), (b"b", None), (b"c", b"2")]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -52,18 +52,26 @@ class Before:
             return self.numbers
         return self.numbers[: self.numbers.index(len(self.entries))]
 
-    def folded(self, results: list[Any], timestamps: list[int]) -> Folded:
-        timestamps = self._newest(
-            timestamps if len(results) == len(timestamps) else timestamps[: len(results)]
-        )
-        return Folded(results, timestamps, self.numbers)
+    def folded(self, results: list[Any], aggregates: list[Any], timestamps: list[int]) -> Folded:
+        """Return the results of a fold.
 
-    def _newest(self, timestamps: list[int]) -> list[int]:
-        """Return, per record, the largest timestamp of its key so far. If timestamps ascend, these are the records' own timestamps."""
-        stored = max((entry[1] for entry in self.entries if entry is not None), default=-1)
-        if timestamps and stored <= timestamps[0] and sorted(timestamps) == timestamps:
-            return timestamps
+        Args:
+            results: Per record, up to the first record that could not be folded.
+            aggregates: By key number, the last result.
+            timestamps: Of the records of the batch.
+        """
+        complete = len(results) == len(timestamps)
+        newest, latest = self._newest(timestamps if complete else timestamps[: len(results)])
+        folded = Folded(results, newest, self.numbers, list(zip(aggregates, latest)))
+        return folded if complete else folded.head(len(results))
+
+    def _newest(self, timestamps: list[int]) -> tuple[list[int], list[int]]:
+        """Return the largest timestamp so far of a record's key: per record, and by key number after the last record."""
         latest = [-1 if entry is None else entry[1] for entry in self.entries]
+        if timestamps and max(latest, default=-1) <= timestamps[0] and sorted(timestamps) == timestamps:
+            for number, timestamp in zip(self.numbers, timestamps):
+                latest[number] = timestamp
+            return timestamps, latest
         newest: list[int] = []
         for number, timestamp in zip(self.numbers, timestamps):
             if latest[number] > timestamp:
@@ -71,7 +79,7 @@ class Before:
             else:
                 latest[number] = timestamp
             newest.append(timestamp)
-        return newest
+        return newest, latest
 
 
 @dataclass(frozen=True)
@@ -81,20 +89,20 @@ class Folded:
     Attributes:
         results: Per record, the aggregate that includes the record. If a record could not be folded, the results end before it.
         timestamps: Per result, the largest timestamp of its key so far, ms since the epoch.
+        entries: The entries after the batch, by key number.
     """
 
     results: list[Any]
     timestamps: list[int]
     numbers: Sequence[int]
+    entries: list[Entry]
 
     def head(self, records: int) -> Folded:
-        return replace(self, results=self.results[:records], timestamps=self.timestamps[:records])
-
-    def entries(self) -> list[Entry]:
-        last = dict(zip(self.numbers, range(len(self.results)))).values()  # in the order of the numbers
-        return list(
-            zip(map(self.results.__getitem__, last), map(self.timestamps.__getitem__, last), strict=True)
-        )
+        """Return the results of the first records only."""
+        results, timestamps = self.results[:records], self.timestamps[:records]
+        last = dict(zip(self.numbers, range(len(results)))).values()  # in the order of the numbers
+        entries = [(results[record], timestamps[record]) for record in last]
+        return Folded(results, timestamps, self.numbers, entries)
 
 
 Folding = Callable[[Before, Sequence[Any], "list[int]"], Folded]
@@ -134,7 +142,7 @@ def _folded_counts(before: Before, values: Sequence[Any], timestamps: list[int])
     for number in before.readable():
         counts[number] = counted = counts[number] + 1
         give(counted)
-    return before.folded(results, timestamps)
+    return before.folded(results, counts, timestamps)
 
 
 class _Combining:
@@ -160,7 +168,7 @@ class _Combining:
                     self._check(new)
                 so_far[number] = new
                 give(new)
-        return before.folded(results, timestamps)
+        return before.folded(results, so_far, timestamps)
 
     def _check(self, new: Any) -> None:
         if new is None:
@@ -218,7 +226,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
             return call_per_row(columns, row, runtime)
         once, before = read_before(fetch, keys)
         folded = fold(before, values, columns.timestamps)
-        deque(map(put, once, folded.entries()), maxlen=0)
+        deque(map(put, once, folded.entries), maxlen=0)
         done = len(folded.results)
         if done:
             folded_ones = columns if done == len(keys) else columns.part(0, done)

@@ -10,9 +10,6 @@ micro-batch would pay for all of them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-
-from millstream.core.ports import StoreChange
 
 KEY_GROUPS = 64
 """Number of top key groups per store and task, a power of two. With 64, even a large micro-batch writes at most 64 segments to Spark's
@@ -31,20 +28,10 @@ def key_group(key: bytes) -> int:
     return zlib.crc32(key) & (KEY_GROUPS - 1)
 
 
-def by_key_group(changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
-    groups: dict[int, list[StoreChange]] = {}
-    for change in changes:
-        groups.setdefault(key_group(change[0]), []).append(change)
-    return groups
-
-
-def by_lower_group(number: int, changes: Iterable[StoreChange]) -> dict[int, list[StoreChange]]:
-    """Split the changes of a key group by the key groups below it."""
+def lower_group(number: int, key: bytes) -> int:
+    """Return the key group below a key group to which one of its keys belongs."""
     leading = 1 << (bits_of(number) + MORE_BITS)
-    groups: dict[int, list[StoreChange]] = {}
-    for change in changes:
-        groups.setdefault(leading | zlib.crc32(change[0]) & (leading - 1), []).append(change)
-    return groups
+    return leading | zlib.crc32(key) & (leading - 1)
 
 
 def top_group(number: int) -> int:

@@ -120,19 +120,6 @@ def _cut(data: bytes, sizes: array[int], start: int) -> tuple[tuple[bytes, ...],
     return struct.unpack_from(f"{layout}s", data, start), start + sum(sizes)
 
 
-def merge(segments: Iterable[Sequence[StoreChange]]) -> list[StoreChange]:
-    """Merge the changes of several segments, oldest first, keeping the newest change of each key.
-
-    Example:
-        >>> merge([[(b"a", b"1"), (b"b", b"1")], [(b"b", None)]])
-        [(b'a', b'1'), (b'b', None)]
-    """
-    newest: dict[bytes, bytes | None] = {}
-    for changes in segments:
-        newest.update(changes)
-    return list(newest.items())
-
-
 def _little(sizes: array[int]) -> bytes:
     if sys.byteorder == "big":
         sizes.byteswap()

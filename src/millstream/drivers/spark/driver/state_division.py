@@ -24,10 +24,10 @@ from millstream.core.state.division.entry_keys import EntryKeys, same_key
 from millstream.core.state.division.shares import Division, manifest_of_share
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
+from millstream.drivers.segment_columns import columns_of, segment_of
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.stored import state_of
 from millstream.drivers.spark.executor.key_hashing import by_number, ranges_of
-from millstream.drivers.spark.executor.segment_columns import columns_of, segment_of
 from millstream.drivers.spark.executor.statelog import packed, unpacked
 from millstream.drivers.spark.share_files import MANIFEST, ShareWriter
 

@@ -128,6 +128,7 @@ QUERY_CONF: Final[Mapping[str, str]] = {want.name: want.value for want in WANTED
 
 AS_READ_CONF: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",  # this alone would compute them, too
 }
 """Further settings for queries whose readers call no user functions.
 

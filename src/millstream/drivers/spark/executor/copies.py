@@ -12,14 +12,13 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from millstream.core.ports import (
     ByteReader,
     ByteStores,
-    Changes,
     LocalCopy,
     OpenLocalCopy,
+    Segments,
     Version,
     store_of,
 )
@@ -27,8 +26,6 @@ from millstream.core.state.segments.log import Manifest
 from millstream.drivers.directory import CopyDirectory
 from millstream.drivers.private import make_private
 from millstream.drivers.spark.executor.statelog import StateLog
-
-Items = TypeVar("Items")
 
 
 def directory_of_global(store: str) -> str:
@@ -112,14 +109,13 @@ class TaskCopies:
     def names(self) -> frozenset[str]:
         return frozenset(name for copy in self._copies.values() for name in copy.names())
 
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None:
+    def park(self, version: Version, changes: Segments, dropped: Collection[str] = ()) -> None:
         """Park the changes of a micro-batch beside the local copies. Every copy receives the version."""
         for engine, copy in self._copies.items():
-            own = [name for name in dropped if self._engines[store_of(name)] == engine]
-            copy.park(version, self._changes_of_engine(engine, changes), own)
-
-    def _changes_of_engine(self, engine: str, changes: Mapping[str, Items]) -> dict[str, Items]:
-        return {name: items for name, items in changes.items() if self._engines[store_of(name)] == engine}
+            own = {
+                store: parts for store, parts in changes.items() if self._engines[store_of(store)] == engine
+            }
+            copy.park(version, own, [store for store in dropped if self._engines[store_of(store)] == engine])
 
     def _stores(self, engine: str) -> Collection[str]:
         return {store for store, used in self._engines.items() if used == engine}

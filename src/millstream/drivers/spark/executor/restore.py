@@ -24,13 +24,13 @@ from millstream.core.ports import RESTORING, LocalCopy, StoreChange, Version
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, Segment, catch_up, why_restored
 from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
+from millstream.drivers.segment_columns import SCHEMA, bounds_of, divided_at, newest
 from millstream.drivers.spark.executor.restore_progress import (
     RestoreListener,
     RestoreProgress,
     StoreProgress,
     log_progress,
 )
-from millstream.drivers.spark.executor.segment_columns import SCHEMA, bounds_of, divided_at, newest
 
 Needed = list[tuple[KeyGroup, Segment]]
 ReadSegment = Callable[[KeyGroup, Segment], pa.Table]

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
-from millstream.core.ports import Changes, LocalCopy, StoreChange, Version
-from millstream.core.state.segments import segment as codec
+from millstream.core.ports import LocalCopy, Segments, StoreChange, Version
 from millstream.core.state.segments.compaction import due_for_compaction
-from millstream.core.state.segments.key_groups import KeyGroup, by_key_group, by_lower_group
+from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import (
     Manifest,
     Segment,
@@ -30,8 +29,8 @@ from millstream.core.state.segments.log import (
     without_slices,
     without_stores,
 )
+from millstream.drivers.segment_columns import by_lower_group, columns_of, merged, segment_of, segments_of
 from millstream.drivers.spark.executor.restore import Restore, RestoreSettings
-from millstream.drivers.spark.executor.segment_columns import columns_of
 from millstream.drivers.spark.share_files import MANIFEST
 
 _CODEC: Final = "zstd"
@@ -45,7 +44,7 @@ _LOADED_BYTES = 64 << 20
 class Parking(Protocol):
     """Parks the changes of a micro-batch: one local copy or several."""
 
-    def park(self, version: Version, changes: Changes, dropped: Collection[str] = ()) -> None: ...
+    def park(self, version: Version, changes: Segments, dropped: Collection[str] = ()) -> None: ...
 
 
 class StateLog:
@@ -106,20 +105,25 @@ class StateLog:
 
     def _loaded(self, manifest: Manifest, waiting: Mapping[str, Mapping[bytes, bytes | None]]) -> Manifest:
         for store, items in waiting.items():
-            manifest, _ = self._append_changes(manifest, store, list(items.items()))
+            manifest, _, _ = self._append_changes(manifest, store, list(items.items()))
         return manifest
 
     def _append_changes(
         self, manifest: Manifest, store: str, items: list[StoreChange]
-    ) -> tuple[Manifest, int]:
-        """Append the changes of a byte store as one segment per key group, and return the number of bytes written."""
-        written = 0
-        for number, part in by_key_group(items).items():
-            data = packed(codec.encode(part))
-            manifest, segment = appended(manifest, (store, number), len(data), len(part))
+    ) -> tuple[Manifest, list[bytes], int]:
+        """Append the changes of a byte store as one segment per key group.
+
+        Returns:
+            The manifest, the segments before compression, and the number of bytes written.
+        """
+        segments, written = [], 0
+        for number, count, encoded in segments_of(items):
+            segments.append(encoded)
+            data = packed(encoded)
+            manifest, segment = appended(manifest, (store, number), len(data), count)
             self._put(segment, data)
             written += len(data)
-        return manifest, written
+        return manifest, segments, written
 
     def write(
         self,
@@ -128,7 +132,7 @@ class StateLog:
         copy: Parking,
         dropped: Collection[str] = (),
     ) -> Manifest:
-        """Drop expired byte stores, append the changes, compact within a budget, and park the same changes.
+        """Drop expired byte stores, append the changes, compact within a budget, and park the same segments.
 
         Returns:
             The manifest of the next version, or the same manifest if nothing changed.
@@ -137,20 +141,20 @@ class StateLog:
             return manifest
         manifest, gone = without_slices(advanced(manifest, secrets.token_hex(4)), dropped)
         self._remove(gone)
-        written = 0
+        segments, written = dict[str, list[bytes]](), 0
         for store, items in changes.items():
-            manifest, size = self._append_changes(manifest, store, items)
+            manifest, segments[store], size = self._append_changes(manifest, store, items)
             written += size
         manifest = self._compact(manifest, max(_COMPACTION_PER_WRITTEN * written, _COMPACTION_AT_LEAST))
-        copy.park(manifest.current, changes, dropped)
+        copy.park(manifest.current, segments, dropped)
         return manifest
 
     def _compact(self, manifest: Manifest, budget: int) -> Manifest:
         for step in list(due_for_compaction(manifest, budget)):
-            parts = [self._get(step.group, segment) for segment in step.merged]
+            parts = [self._read(step.group, segment) for segment in step.merged]
             if step.merged[0].base:
-                parts[0] = [change for change in parts[0] if change[1] is not None]
-            changes = codec.merge(parts)
+                parts[0] = parts[0].drop_null()
+            changes = merged(parts)
             manifest = (
                 self._moved_down(manifest, step, changes)
                 if step.split
@@ -159,17 +163,17 @@ class StateLog:
             self._remove(step.merged)
         return manifest
 
-    def _merged(self, manifest: Manifest, step: Step, changes: list[StoreChange]) -> Manifest:
-        data = packed(codec.encode(changes))
+    def _merged(self, manifest: Manifest, step: Step, changes: pa.Table) -> Manifest:
+        data = packed(segment_of(changes))
         manifest, segment = compacted(manifest, step.group, step.merged, len(data), len(changes))
         self._put(segment, data)
         return manifest
 
-    def _moved_down(self, manifest: Manifest, step: Step, changes: list[StoreChange]) -> Manifest:
+    def _moved_down(self, manifest: Manifest, step: Step, changes: pa.Table) -> Manifest:
         store, number = step.group
         manifest, base = emptied(manifest, step)
-        for lower, part in by_lower_group(number, changes).items():
-            data = packed(codec.encode(part))
+        for lower, part in by_lower_group(number, changes):
+            data = packed(segment_of(part))
             manifest, segment = moved_down(manifest, (store, lower), step, len(data), len(part), base=base)
             self._put(segment, data)
         return manifest
@@ -180,9 +184,6 @@ class StateLog:
 
     def _put(self, segment: Segment, data: bytes) -> None:
         self._segments.updateValue((segment.sequence,), (data,))
-
-    def _get(self, group: KeyGroup, segment: Segment) -> list[StoreChange]:
-        return codec.decode(*self._stored(group, segment))
 
     def _read(self, group: KeyGroup, segment: Segment) -> pa.Table:
         return columns_of(*self._stored(group, segment))

@@ -332,7 +332,7 @@ class _Aggregation:
             folded = folded.head(done)
         if done:
             self._store.observe(max(pairs.starts[:done]))
-            entries.write(folded.entries())
+            entries.write(folded.entries)
         for reason, records in pairs.left_out.items():
             self._runtime.drop(reason, bisect_left(records, size))
         if self._child is not None and done:

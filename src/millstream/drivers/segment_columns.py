@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from millstream.core.ports import StoreChange
 from millstream.core.state.segments import segment
+from millstream.core.state.segments.key_groups import KEY_GROUPS, key_group, lower_group
 
 _TAKEN_AT_ONCE: Final = 4096
 SCHEMA: Final = pa.schema([pa.field("key", pa.large_binary()), pa.field("value", pa.large_binary())])
@@ -50,19 +51,44 @@ def _column(sizes: array[int], data: pa.Buffer) -> pa.Array:
 
 def segment_of(changes: pa.Table) -> bytes:
     """Encode changes in key order as a segment."""
-    keys, values = (changes[name].combine_chunks() for name in SCHEMA.names)
-    return segment.assembled(_sizes(keys), _sizes(values), map(_bytes_of, (keys, values)))
+    keys, values = (_Pieces(changes[name].combine_chunks()) for name in SCHEMA.names)
+    return _segment(keys, values, 0, len(changes))
 
 
-def _sizes(column: pa.Array) -> array[int]:
-    lengths = pc.fill_null(pc.binary_length(column), -1)
-    return array("i", lengths.cast(pa.int32()).to_numpy().tobytes())
+def segments_of(changes: Sequence[StoreChange]) -> Iterator[tuple[int, int, bytes]]:
+    """Encode changes, at most one per key, as one segment per key group. Yield its number, its changes and its bytes."""
+    keys, values = (pa.array([change[side] for change in changes], pa.large_binary()) for side in (0, 1))
+    groups = np.fromiter((key_group(key) for key, _ in changes), np.uint8, len(changes))
+    order = pc.sort_indices(keys).to_numpy()
+    order = order[np.argsort(groups[order], kind="stable")]
+    keys, values = _Pieces(keys.take(order)), _Pieces(values.take(order))
+    ends = np.cumsum(np.bincount(groups, minlength=KEY_GROUPS)).tolist()
+    for number, (start, end) in enumerate(pairwise([0, *ends])):
+        if start < end:
+            yield number, end - start, _segment(keys, values, start, end)
 
 
-def _bytes_of(column: pa.Array) -> memoryview:
-    _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int64)[[column.offset, column.offset + len(column)]]
-    return memoryview(data)[slice(*ends)] if data else memoryview(b"")
+class _Pieces:
+    """The keys or values of a column: their lengths, -1 for a deletion, and their bytes."""
+
+    def __init__(self, column: pa.Array) -> None:
+        _, offsets, data = column.buffers()
+        self._ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        self._data = memoryview(data or b"")
+        self._lengths = np.diff(self._ends).astype(np.int32)
+        if column.null_count:
+            self._lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
+
+    def lengths(self, start: int, end: int) -> array[int]:
+        return array("i", self._lengths[start:end].tobytes())
+
+    def between(self, start: int, end: int) -> memoryview:
+        return self._data[self._ends[start] : self._ends[end]]
+
+
+def _segment(keys: _Pieces, values: _Pieces, start: int, end: int) -> bytes:
+    pieces = keys.between(start, end), values.between(start, end)
+    return segment.assembled(keys.lengths(start, end), values.lengths(start, end), pieces)
 
 
 def divided_at(changes: pa.Table, bounds: Sequence[bytes]) -> list[pa.Table]:
@@ -72,6 +98,13 @@ def divided_at(changes: pa.Table, bounds: Sequence[bytes]) -> list[pa.Table]:
     keys = changes["key"].to_pylist()
     starts = [0, *(bisect_left(keys, bound) for bound in bounds), len(keys)]
     return [changes.slice(start, end - start) for start, end in pairwise(starts)]
+
+
+def by_lower_group(number: int, changes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Divide changes of a key group among the key groups below it."""
+    groups = np.array([lower_group(number, key) for key in changes["key"].to_pylist()], np.int64)
+    for lower in np.unique(groups).tolist():
+        yield lower, changes.filter(pa.array(groups == lower))
 
 
 def bounds_of(sample: pa.Table, parts: int) -> list[bytes]:
@@ -85,6 +118,23 @@ def newest(runs: Sequence[pa.Table]) -> Iterator[list[StoreChange]]:
     Args:
         runs: Changes, oldest first.
     """
+    keys, values = _newest(runs)
+    del runs
+    for start in range(0, len(keys), _TAKEN_AT_ONCE):
+        some = slice(start, start + _TAKEN_AT_ONCE)
+        yield list(zip(keys[some].to_pylist(), values[some].to_pylist()))
+
+
+def merged(runs: Sequence[pa.Table]) -> pa.Table:
+    """Return the newest change of each key in key order.
+
+    Args:
+        runs: Changes, oldest first.
+    """
+    return pa.Table.from_arrays(_newest(runs), schema=SCHEMA)
+
+
+def _newest(runs: Sequence[pa.Table]) -> tuple[pa.Array, pa.Array]:
     keys, values = (_concatenated(run[name] for run in runs) for name in SCHEMA.names)
     del runs  # only the joined columns are still needed
     order = pc.sort_indices(keys)  # stable
@@ -93,10 +143,7 @@ def newest(runs: Sequence[pa.Table]) -> Iterator[list[StoreChange]]:
     if repeated.true_count:
         last = pa.concat_arrays([pc.invert(repeated), pa.array([True])])
         order, keys = order.filter(last), keys.filter(last)
-    values = values.take(order)
-    for start in range(0, len(keys), _TAKEN_AT_ONCE):
-        some = slice(start, start + _TAKEN_AT_ONCE)
-        yield list(zip(keys[some].to_pylist(), values[some].to_pylist()))
+    return keys, values.take(order)
 
 
 def _concatenated(columns: Iterable[pa.ChunkedArray]) -> pa.Array:

@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import StoreChange
 from millstream.core.state.segments import segment
-from millstream.drivers.spark.executor.key_hashing import by_number
-from millstream.drivers.spark.executor.segment_columns import (
+from millstream.core.state.segments.key_groups import KEY_GROUPS, key_group, lower_group
+from millstream.drivers.segment_columns import (
     bounds_of,
+    by_lower_group,
     columns_of,
     divided_at,
+    merged,
     newest,
     segment_of,
+    segments_of,
 )
+from millstream.drivers.spark.executor.key_hashing import by_number
 
 OLD: list[StoreChange] = [(b"", b""), (b"a", b"1"), (b"b", None), (b"c" * 600, b"x" * 70_000), (b"d", b"2")]
 NEW: list[StoreChange] = [(b"a", None), (b"b", b"3"), (b"bb", b""), (b"c" * 600, b"4")]
@@ -49,6 +53,37 @@ def test_is_divided_by_number_into_segments_as_they_are_encoded_one_by_one(
     }
     parts = by_number(columns_of(segment.encode(ordered), "here"), np.array(numbers, np.int64), 6)
     assert {number: segment_of(part) for number, part in enumerate(parts) if len(part)} == wanted
+
+
+@given(changes=CHANGES)
+def test_each_key_group_becomes_the_segment_of_its_changes(changes: dict[bytes, bytes | None]) -> None:
+    items: list[StoreChange] = list(changes.items())
+    wanted = {
+        number: [item for item in items if key_group(item[0]) == number] for number in range(KEY_GROUPS)
+    }
+    assert [(number, count, data) for number, count, data in segments_of(items)] == [
+        (number, len(part), segment.encode(part)) for number, part in wanted.items() if part
+    ]
+
+
+@given(changes=CHANGES)
+def test_a_key_group_is_divided_among_the_lower_key_groups(changes: dict[bytes, bytes | None]) -> None:
+    ordered: list[StoreChange] = sorted((key, value) for key, value in changes.items() if key_group(key) % 2)
+    divided = [(number, listed(part)) for number, part in by_lower_group(1, run_of(ordered))]
+    wanted = {
+        number: [item for item in ordered if lower_group(1, item[0]) == number] for number in range(512)
+    }
+    assert divided == [(number, part) for number, part in wanted.items() if part]
+
+
+@given(st.lists(CHANGES, max_size=6))
+def test_merging_is_updating(batches: list[dict[bytes, bytes | None]]) -> None:
+    model: dict[bytes, bytes | None] = {}
+    for batch in batches:
+        model.update(batch)
+    runs = [run_of(list(batch.items())) for batch in batches]
+    assert segment_of(merged(runs)) == segment.encode(list(model.items()))
+    assert listed(*runs) == sorted(model.items())
 
 
 def test_of_a_repeated_key_the_newest_change_remains() -> None:
