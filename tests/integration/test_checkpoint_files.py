@@ -108,3 +108,27 @@ def test_a_micro_batch_writes_changes_and_starts_few_processes(
     assert not [command for command in commands if command.startswith("readlink")]
     files = [command for command in commands if "/offsets/." in command or "/commits/." in command]
     assert len(files) <= 2 * 2 * (BATCHES + 1)  # `chmod` for a file and for its checksum
+
+
+@pytest.mark.parametrize("re_keyed", [False, True])
+def test_rows_of_the_shuffle_have_checksums_only_behind_functions_of_the_user(
+    apps: Apps, re_keyed: bool
+) -> None:
+    source, sink = apps.topic("in"), apps.topic("out")
+    builder = ms.StreamsBuilder()
+    stream = builder.stream(source)
+    grouped = stream.group_by(lambda key, value: value) if re_keyed else stream.group_by_key()
+    grouped.count(store="counts").to_stream().to(sink, value=ms.serdes.int64)
+    apps.kafka.produce(source, [("k", "v")])
+    query = apps.run(builder.build(), shuffle_partitions=1)._run.query.current
+    assert query is not None
+    execution: Any = query._jsq.streamingQuery().lastExecution()
+    assert checksums_of(execution.executedPlan()) == [1 if re_keyed else 0]
+
+
+def checksums_of(plan: Any) -> list[int]:
+    """Return, for each shuffle of a physical plan, the number of partitions whose rows have checksums."""
+    children = [plan.children().apply(number) for number in range(plan.children().size())]
+    below = [count for child in children for count in checksums_of(child)]
+    exchange = plan.getClass().getSimpleName() == "ShuffleExchangeExec"
+    return [len(plan.shuffleDependency().rowBasedChecksums()), *below] if exchange else below
