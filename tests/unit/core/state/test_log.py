@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -165,6 +166,38 @@ class TestCompaction:
     def test_of_many_small_changes_is_due_for_their_number(self) -> None:
         assert due(grown(1000, *[1] * 11)) == []
         assert due(grown(1000, *[1] * 12)) == [(GROUP, list(range(1, 13)))]
+
+    def test_of_many_small_changes_leaves_larger_ones(self) -> None:
+        assert due(grown(1000, 100, *[1] * 12)) == [(GROUP, list(range(2, 14)))]
+        assert due(grown(1000, 100, 12, *[1] * 12)) == [(GROUP, list(range(2, 15)))]
+        assert due(grown(1000, 100, 13, *[1] * 12)) == [(GROUP, list(range(3, 15)))]
+        halves = [1 << power for power in range(13, 0, -1)]  # each larger than all later ones together
+        assert due(grown(1 << 20, *halves)) == [(GROUP, [12, 13])]
+
+    @pytest.mark.parametrize(("written", "wait"), [(1, 4), (1_500, 4), (2_400, 3), (2_500, 2), (8_000, 1)])
+    def test_with_more_changes_than_a_batch_may_merge_waits_for_one_of_several(
+        self, written: int, wait: int
+    ) -> None:
+        manifest = Manifest()
+        for count in (10_000, 10_000, 10_000):
+            manifest, _ = appended(advanced(manifest, "t"), GROUP, 10, count)
+        chosen = []
+        for _ in range(12):
+            manifest, _ = appended(advanced(manifest, "t"), OTHER, 1, written)
+            only = replace(manifest, segments={**manifest.segments, OTHER: manifest.segments[OTHER][-1:]})
+            chosen += [manifest.version for step in due_for_compaction(only, 1 << 30) if step.group == GROUP]
+        assert chosen == [version for version in range(4, 16) if version % wait == 0]
+
+    def test_stops_when_a_batch_has_merged_enough(self) -> None:
+        manifest = Manifest()
+        for group in ("a", 0), ("b", 0), ("c", 0), ("d", 0):
+            for _ in range(3):
+                manifest, _ = appended(advanced(manifest, "t"), group, 10, 2_000)
+        assert [group for group, _ in due(manifest)] == [
+            ("a", 0),
+            ("b", 0),
+            ("c", 0),
+        ]  # 12,000 for 2,000, and one more
 
     def test_takes_the_most_wasteful_group_first_within_its_budget(self) -> None:
         manifest = grown(5, 5, 5, 5, group=OTHER, manifest=grown(10, 10, 10))

@@ -19,45 +19,71 @@ _MAX_SEGMENTS = 12
 """Number of segments of a key group above which the small ones are merged even if they are smaller than the base."""
 _MOST_BITS = 30
 """Number of checksum bits at which a key group is no longer split."""
+_MERGED_PER_CHANGE = 6
+"""Changes that a micro-batch merges for each one that it has written, if enough steps are due. A store of millions of keys needs about
+five; with fewer, its log would grow without limit."""
 
 
 def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
     """Yield the compaction steps of this micro-batch, key groups with the most segments first.
 
+    The steps merge about six times as many changes as the micro-batch has written. A step that merges n times as many waits for one of
+    n micro-batches. So a micro-batch costs as much after a large load, when many steps are due, as at any other time.
+
     Args:
-        budget: Limit for the bytes of segments to read. If any step is due, at least one is chosen.
+        manifest: The manifest, with the segments of this micro-batch.
+        budget: Limit for the bytes of segments to read. At least one step is chosen if the limit for changes allows it.
     """
-    split = split_groups(manifest)
-    due = []
+    split, version = split_groups(manifest), manifest.version
+    due, written = [], 0
     for group, segments in manifest.segments.items():
+        if segments and segments[-1].upto == version:
+            written += segments[-1].changes
         step = _collecting(group, segments) if group in split else _merge_step(group, segments)
         if step is not None:
-            due.append((len(segments), sum(s.size for s in step.merged), step))
-    spent = 0
-    for _, size, step in sorted(due, key=lambda d: (-d[0], d[1])):
-        if spent and spent + size > budget:
+            due.append((len(segments), *_weight(step.merged), step))
+    most = max(_MERGED_PER_CHANGE * written, LARGEST_CHANGES // _MOVED_DOWN_AT, 1)
+    spent = merged = 0
+    for _, size, changes, step in sorted(due, key=lambda d: (-d[0], d[1])):
+        if merged > most or (spent and spent + size > budget):
             return
+        if changes > most and version % -(-changes // most):
+            continue
         spent += size
+        merged += changes
         yield step
 
 
 def _merge_step(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Merge with the base if the changes outweigh it or touch half as many keys; otherwise merge only the changes, if too many."""
+    """Merge with the base if the changes outweigh it or touch half as many keys; otherwise merge only the newest, if too many."""
     if len(segments) < 2:
         return None
     first, rest = segments[0], segments[1:]
     size, touched = _weight(rest)
     if (size >= first.size or 2 * touched >= first.changes > 0) and len(segments) >= 3:
         return Step(group, segments, _too_large(group, segments))
-    return Step(group, rest, split=False) if len(segments) > _MAX_SEGMENTS else None
+    return Step(group, _newest(rest), split=False) if len(segments) > _MAX_SEGMENTS else None
 
 
 def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Move changes down if there are enough; otherwise merge them if there are too many segments."""
+    """Move changes down if there are enough; otherwise merge the newest if there are too many segments."""
     size, touched = _weight(segments)
     if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
         return Step(group, segments, split=True)
-    return Step(group, segments, split=False) if len(segments) > _MAX_SEGMENTS else None
+    return Step(group, _newest(segments), split=False) if len(segments) > _MAX_SEGMENTS else None
+
+
+def _newest(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Return the oldest segment that is not larger than all later ones together, and these; or the two newest segments.
+
+    Otherwise the changes of hundreds of micro-batches would be merged again with those of each next dozen.
+    """
+    later, start = segments[-1].size, len(segments) - 2
+    for place in range(len(segments) - 2, -1, -1):
+        if segments[place].size <= later:
+            start = place
+        later += segments[place].size
+    return segments[start:]
 
 
 def _too_large(group: KeyGroup, segments: tuple[Segment, ...]) -> bool:
