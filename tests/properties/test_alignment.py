@@ -37,6 +37,8 @@ class Index:
     def __init__(self, logs: Mapping[TopicPartition, list[int]]) -> None:
         self.logs = logs
         self.questions = 0
+        self.searched: set[TopicPartition] = set()
+        """The partitions whose newest record was asked for."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
         self.questions += 1
@@ -48,6 +50,8 @@ class Index:
 
     def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TimedOffset]:
         self.questions += 1
+        partitions = list(partitions)
+        self.searched |= set(partitions)
         listed = {p: self.logs[p] for p in partitions if self.logs[p]}
         return {p: TimedOffset(log.index(max(log)), max(log)) for p, log in listed.items()}
 
@@ -200,6 +204,45 @@ def test_a_partition_that_was_read_beyond_the_time_is_not_waited_for() -> None:
     plan = plan_alignment(GROUP, with_records, Index(logs))
     assert plan.pace is not None
     assert (plan.ends[PARTITIONS[0]] > 0, plan.ends[PARTITIONS[1]]) == (True, 1)
+
+
+FAST, SLOW = PARTITIONS[:2]
+PAIR = CoProcessed({TaskId(0, 0): tuple(Input(p, (p,), (p,)) for p in (FAST, SLOW))}, True)
+
+
+def beside_an_input_at_its_end(slow: list[int], *, read: int = 0, **given: Any) -> tuple[Alignment, Index]:
+    """Plan 100 records of one partition, one per ms and with room for 5, beside a partition of which some records have been read."""
+    start, ends = {FAST: 0, SLOW: read}, {FAST: 100, SLOW: given.pop("end", len(slow))}
+    index = Index({FAST: list(range(100)), SLOW: slow})
+    now = Situation(start, ends, ends, ends, room={FAST: 5, SLOW: 5}, idles=True, **given)
+    return plan_alignment(PAIR, now, index), index
+
+
+class TestBesideAnInputAtItsEnd:
+    def test_a_partition_is_read_up_to_the_last_record_of_that_input(self) -> None:
+        for slow in ([50], [10, 50], [50, 10]):
+            plan, _ = beside_an_input_at_its_end(slow)
+            assert plan == Alignment({FAST: 50, SLOW: len(slow)}, {FAST: 50})
+
+    def test_the_last_record_may_be_one_that_is_buffered(self) -> None:
+        plan, _ = beside_an_input_at_its_end([70, 50], read=1, buffered={SLOW}, newest={SLOW: 70})
+        assert plan == Alignment({FAST: 70, SLOW: 2}, {FAST: 70})
+
+    def test_the_index_is_not_asked_for_an_input_of_which_nothing_is_read(self) -> None:
+        plan, index = beside_an_input_at_its_end([70], read=1, buffered={SLOW}, newest={SLOW: 70})
+        assert (plan, index.searched) == (Alignment({FAST: 70, SLOW: 1}, {FAST: 70}), {FAST})
+
+    def test_a_record_that_has_come_since_tells_nothing_of_those_that_are_read(self) -> None:
+        plan, _ = beside_an_input_at_its_end([10, 90], end=1)
+        assert plan == Alignment({FAST: 5, SLOW: 1})
+
+    def test_without_records_of_that_input_a_partition_receives_its_room(self) -> None:
+        assert beside_an_input_at_its_end([])[0] == Alignment({FAST: 5, SLOW: 0})
+
+    def test_an_input_that_was_given_up_is_waited_for_again_when_it_has_records(self) -> None:
+        given_up = {SLOW}
+        assert beside_an_input_at_its_end([50], read=1, given_up=given_up)[0].ends == {FAST: 100, SLOW: 1}
+        assert beside_an_input_at_its_end([50], given_up=given_up)[0].ends == {FAST: 50, SLOW: 1}
 
 
 def test_a_table_that_is_years_older_than_the_stream_does_not_fill_a_batch_of_its_own() -> None:

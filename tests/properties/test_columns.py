@@ -406,15 +406,23 @@ def test_a_join_with_a_versioned_table_is_taken_record_by_record() -> None:
     assert columnar(topology) == []
 
 
-def test_in_columns_a_session_that_can_no_longer_be_read_is_not_merged() -> None:
+@pytest.mark.parametrize(
+    ("first", "counts"),
+    [(2, [b"1", b"1", b"1"]), (3, [b"1", b"1", None, b"2"])],
+    ids=["expired", "the oldest that is readable"],
+)
+def test_in_columns_a_session_is_merged_as_long_as_it_can_be_read(
+    first: int, counts: list[bytes | None]
+) -> None:
+    """The retention is 7 ms. As in Kafka Streams, a session that ends so long before the newest one cannot be read."""
     made = sessions((TEXT, INT), 4, 3, 0, "count", "nothing", None)
-    rows = [(0, key, None, time, ()) for key, time in [(b"a", 2), (b"b", 9), (b"a", 5)]]
+    rows = [(0, key, None, time, ()) for key, time in [(b"a", first), (b"b", 9), (b"a", 5)]]
     in_columns = run(made, [(rows, None)], "fail")
     with patch.object(columns, "entries", record_by_record):
         assert without_deletions_of_nothing(
             run(made, [(rows, None)], "fail")
         ) == without_deletions_of_nothing(in_columns)
-    assert in_columns.outcomes[0].sends[0][1].values == [b"1", b"1", b"1"]
+    assert in_columns.outcomes[0].sends[0][1].values == counts
 
 
 def test_in_columns_a_late_record_does_not_read_the_sessions_that_have_closed() -> None:

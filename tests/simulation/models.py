@@ -27,10 +27,7 @@ def installed(world: World) -> Iterator[None]:
         monotonic=lambda: scheduler.now_ms / 1000, sleep=lambda s: scheduler.step("sleeps")
     )
     spec = world.host_spec()
-    logger = logging.getLogger("millstream")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    with pytest.MonkeyPatch.context() as patch:
+    with _only_critical_logs(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(produce, "Producer", lambda settings: Producer(world.broker, settings))
         patch.setattr(delivery, "Consumer", lambda settings: Consumer(world.broker, settings))
         patch.setattr(delivery, "warm", lambda make, settings: make(dict(settings)))
@@ -55,10 +52,18 @@ def installed(world: World) -> Iterator[None]:
         )
         patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
         patch.setattr(running_application, "ControlServer", lambda *given: None)
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
+        yield
+
+
+@contextmanager
+def _only_critical_logs() -> Iterator[None]:
+    logger = logging.getLogger("millstream")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _sender_of(world: World, make: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:

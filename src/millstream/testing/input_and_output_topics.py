@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from millstream.core.model.durations import Duration, millis
+from millstream.core.model.durations import Duration, millis, since_epoch_ms
 from millstream.core.model.record import Headers, Record
 from millstream.core.model.serdes import Serde
 from millstream.testing._tasks import Sent
@@ -55,7 +55,7 @@ class InputTopic(Generic[K, V]):
         advance: Duration,
     ) -> None:
         self.name = name
-        self.time_ms = _since_epoch_ms(start) if isinstance(start, datetime) else start
+        self.time_ms = since_epoch_ms(start) if isinstance(start, datetime) else start
         self._advance_ms = _forward(advance, "advance")
         self._write = write
         self._serdes = serdes
@@ -247,11 +247,6 @@ class OutputTopic(Generic[K, V]):
             if record.value is not None:
                 rows[record.key] = record.value
         return rows
-
-
-def _since_epoch_ms(time: datetime) -> int:
-    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return round(zoned.timestamp() * 1000)
 
 
 def _forward(duration: Duration, name: str) -> int:

@@ -70,6 +70,11 @@ class TestInput:
             topic.pipe_value("of its own time", timestamp=4)
             assert (timestamps(driver), topic.time_ms) == ([1_000, 1_500, 3, 3_000, 4], 3_500)
 
+    def test_a_start_is_rounded_down_as_in_settings(self) -> None:
+        with Driver(echo()) as driver:
+            start = datetime(1970, 1, 1, 0, 0, 1, 999_999, tzinfo=UTC)
+            assert driver.input_topic("in", start=start).time_ms == 1_999
+
     @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone of the process cannot be changed")
     def test_a_start_without_a_time_zone_is_utc_on_every_machine(
         self, monkeypatch: pytest.MonkeyPatch

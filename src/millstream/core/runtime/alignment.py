@@ -269,5 +269,5 @@ def _horizons(
     newest = index.newest(direct) if direct and group.broker_time else {}
     for p, last in newest.items():
         if now.start[p] <= last.offset < ends[p]:
-            horizons[p] = max(last.timestamp_ms, horizons.get(p, -1))
+            horizons[p] = max(last.timestamp_ms, horizons.get(p, last.timestamp_ms))
     return horizons

@@ -103,6 +103,12 @@ _NO_TOPIC = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
+_NOT_PERMITTED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 FENCED: Final = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -204,6 +210,12 @@ def translated(error: KafkaException, doing: str, servers: str) -> MillstreamErr
             f"the broker at {servers} has no such topic or partition (while {doing}: {cause.str()}). If it was deleted, create it again with "
             "as many partitions, and start over with another application id or checkpoint_location"
         )
+    if isinstance(cause, KafkaError) and cause.code() in _NOT_PERMITTED:
+        return MillstreamError(
+            f"the broker at {servers} does not permit this to the user of the client (while {doing}: {cause.str()}). Grant the permission, for "
+            "example with kafka-acls, and try again"
+        )
     return MillstreamError(
-        f"the request to Kafka failed while {doing}: {cause.str() if isinstance(cause, KafkaError) else cause}"
+        f"the request to Kafka failed while {doing}: {cause.str() if isinstance(cause, KafkaError) else cause}. See the log of the broker at "
+        f"{servers} for the reason"
     )

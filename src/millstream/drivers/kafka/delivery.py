@@ -48,6 +48,7 @@ Answer = TypeVar("Answer")
 _RETRY_S = 0.05
 _YIELD_S = 5.0
 """Time that a delivery without its id waits for another attempt of the micro-batch, before it takes the id back, in seconds."""
+_REPEATED: Final = "Nothing is lost: the micro-batch is processed again"
 _TAKEN_BACK: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._MSG_TIMED_OUT}
 """Errors of records that an aborted transaction discards, or that were not sent while it was open."""
 
@@ -307,7 +308,7 @@ class Transaction:
             self._lost = True
             raise DeliveryAbortedError(
                 f"the transaction of {self._marks_partition} was abandoned: {error} (the client exceeded its own time limit of "
-                f"{STEP_S:.0f} s). Its mark shows whether it was committed"
+                f"{STEP_S:.0f} s). Nothing is lost: its mark shows whether it was committed, and if not, the micro-batch is processed again"
             ) from None
         except KafkaException as error:
             raise self._failure(error) from error
@@ -328,7 +329,7 @@ class Transaction:
         self.abort()
         if cause.txn_requires_abort() or cause.code() in _TAKEN_BACK:
             return DeliveryAbortedError(
-                f"the transaction of {self._marks_partition} was aborted: {cause.str()}"
+                f"the transaction of {self._marks_partition} for micro-batch {self._batch.number} was aborted: {cause.str()}. {_REPEATED}"
             )
         return translated(error, "sending in a transaction", self._servers)
 
@@ -347,7 +348,7 @@ class Transaction:
             self._overtaken = True
             why = f"another attempt of the micro-batch has taken over the transactional id {name}, or the broker has ended it"
         return DeliveryAbortedError(
-            f"the transaction of {self._marks_partition} for micro-batch {self._batch.number} was aborted: {why} ({cause.str()})"
+            f"the transaction of {self._marks_partition} for micro-batch {self._batch.number} was aborted: {why} ({cause.str()}). {_REPEATED}"
         )
 
 

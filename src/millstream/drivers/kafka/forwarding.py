@@ -122,7 +122,8 @@ class Forwarding:
         failures = [each for each in self._failing.failures if each[0].code() != KafkaError._PURGE_QUEUE]
         if cause.code() in FENCED or any(failed[0].code() in FENCED for failed in failures):
             return DeliveryAbortedError(
-                f"another process now replays for the group {self._spec.group!r}; nothing of this transaction was sent ({cause.str()})"
+                f"another process now replays for the group {self._spec.group!r}; nothing of this transaction was sent ({cause.str()}). Wait "
+                "until it has ended, or replay with another --group"
             )
         # If this fails, the broker ends the transaction after its timeout, or when the next process takes over.
         with suppress(KafkaException, Overdue):
@@ -131,6 +132,6 @@ class Forwarding:
             return production_error(*failures[0], self._servers)
         if cause.txn_requires_abort():
             return DeliveryAbortedError(
-                f"the transaction was aborted, and nothing of it was sent: {cause.str()}"
+                f"the transaction was aborted, and nothing of it was sent: {cause.str()}. Replay the rest again"
             )
         return translated(error, "sending in a transaction", self._servers)

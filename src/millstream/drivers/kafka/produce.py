@@ -123,7 +123,9 @@ def production_error(error: KafkaError, topic: str, partition: int, servers: str
     """Return the error for a record that the broker did not accept."""
     advice = _ADVICE.get(error.code())
     if advice is None:
-        cause = translated(KafkaException(error), f"sending to topic {topic!r}", servers)
+        cause = translated(
+            KafkaException(error), f"sending to topic {topic!r}, partition {partition}", servers
+        )
         return cause if type(cause) is not MillstreamError else ProductionError(f"{cause} (stage 'produce')")
     return ProductionError(
         f"a record for topic {topic!r} was not accepted (stage 'produce', partition {partition}, {error.str()}): "

@@ -107,10 +107,11 @@ class ProvidedSecret:
             value = self.provider()
         except Exception as error:
             raise SettingsError(
-                f"{self!r} raised {type(error).__name__} on {socket.gethostname()}: {error}"
+                f"{self!r} raised {type(error).__name__} on {socket.gethostname()}: {error}. It is called on the host of the "
+                "program and on every host that runs an executor, and must work there"
             ) from error
         if not isinstance(value, str):
-            raise SettingsError(f"{self!r} returned {type(value).__name__}, not str")
+            raise SettingsError(f"{self!r} returned {type(value).__name__}; let it return the secret as str")
         return value
 
     def __repr__(self) -> str:

@@ -82,7 +82,9 @@ def check_readable(of: type[Any]) -> None:
         try:
             drop_caches(of)
         except TypeError as error:
-            raise SettingsError(f"{of!r}: {error}") from None
+            raise SettingsError(
+                f"{of!r}: {error}. Change the type so that its objects can be read again"
+            ) from None
 
 
 def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:

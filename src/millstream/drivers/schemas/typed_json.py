@@ -22,6 +22,7 @@ from millstream.drivers.schemas.record_types import (
 )
 
 _NULL: Final = b"null"
+_INSTEAD: Final = "Use types that it supports, or write a serde with serdes.of(...)"
 
 
 class TypedJson:
@@ -107,8 +108,8 @@ def _supported(kind: Any) -> Any:
         parts = parts_of(kind)
         drop_caches(kind)
     except TypeError as error:
-        raise SettingsError(f"serdes.typed({kind!r}): {error}") from None
+        raise SettingsError(f"serdes.typed({kind!r}): {error}. {_INSTEAD}") from None
     unknown = [part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType)]
     if unknown:
-        raise SettingsError(f"serdes.typed({kind!r}): msgspec does not support {unknown[0]!r}")
+        raise SettingsError(f"serdes.typed({kind!r}): msgspec does not support {unknown[0]!r}. {_INSTEAD}")
     return kind

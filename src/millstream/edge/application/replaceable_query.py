@@ -20,7 +20,7 @@ log = logging.getLogger("millstream.application")
 _POLL_S = 0.02
 _RETRY_S = 1.0
 _MAX_RESTARTS = 3
-_ENDED = "the query ended while the application was changing"
+_ENDED = "the query was stopped while the application was changing; start the application again"
 
 
 class ApplicationState:
@@ -144,7 +144,9 @@ class ReplaceableQuery:
         """
         with self.lock:
             if (query := self._processing()) is None:
-                raise ControlError(f"the application is {self._state.now}, so it cannot be changed")
+                raise ControlError(
+                    f"the application is {self._state.now}; it can be changed only while it is running"
+                )
             self.unchanging.clear()
             try:
                 self.stop(query)

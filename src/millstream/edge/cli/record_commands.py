@@ -107,7 +107,7 @@ def _lines() -> Iterator[str]:
             yield line.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"standard input is not {sys.stdin.encoding}: {error}; the records before it were sent"
+            f"standard input is not {sys.stdin.encoding}: {error}; the records before it were sent. Correct it, then send it and those after it"
         ) from None
 
 

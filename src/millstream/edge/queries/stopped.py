@@ -83,7 +83,7 @@ def read_store(
     progress = sound_progress(files_of(location, lambda: session), location)
     if progress is None or progress.last_complete < 0:
         raise StoreError(
-            f"the checkpoint {location} has no complete micro-batch, so there is nothing to read"
+            f"the checkpoint {location} has no complete micro-batch, so there is nothing to read yet; start the application"
         )
     with configured(session, {}, progress.shuffle_partitions, location):
         found: list[tuple[Any, dict[str, object]]] = []

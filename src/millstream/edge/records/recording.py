@@ -107,7 +107,8 @@ def _records(wanted: RecordedRange, settings: Settings) -> Iterator[SliceRecord]
     counts = broker.partition_counts(wanted.topics)
     if missing := [topic for topic in wanted.topics if topic not in counts]:
         raise TopicNotFoundError(
-            f"{', '.join(map(repr, missing))} cannot be recorded: there is no such topic at {settings.bootstrap_servers}"
+            f"{', '.join(map(repr, missing))} cannot be recorded: there is no such topic at {settings.bootstrap_servers}; "
+            "correct its name, or create it"
         )
     check_partitions(wanted.partitions, counts)
     begins, ends = broker.begin_offsets(counts), broker.end_offsets(counts)

@@ -114,7 +114,7 @@ def _parsed_bytes(text: str | None, form: str) -> bytes | None:
         data: bytes = getattr(serdes, form).serialize(given)
     except (ValueError, OverflowError, RecursionError, MillstreamError) as error:
         raise SettingsError(
-            f"{text!r} cannot be written as {form}: {error}; the records before it were sent"
+            f"{text!r} cannot be written as {form}: {error}; the records before it were sent. Correct it, then send it and those after it"
         ) from None
     return data
 

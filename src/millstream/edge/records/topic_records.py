@@ -53,7 +53,9 @@ def existing_topic(settings: Settings, topic: str) -> dict[str, int]:
     """
     counts = broker_of(settings).partition_counts([topic])
     if not counts:
-        raise TopicNotFoundError(f"there is no topic {topic!r} at {settings.bootstrap_servers}")
+        raise TopicNotFoundError(
+            f"there is no topic {topic!r} at {settings.bootstrap_servers}; correct its name, or create it"
+        )
     return counts
 
 
@@ -139,13 +141,17 @@ class _TopicReader:
             if message is None:
                 if patience.is_over() and not follow:
                     raise BrokerUnavailableError(
-                        f"topic {self.topic!r} cannot be read: its brokers have sent nothing for {_READ_S:g} s"
+                        f"topic {self.topic!r} cannot be read: its brokers have sent nothing for {_READ_S:g} s of partition "
+                        f"{', '.join(map(str, sorted(waiting)))}. Check that they run, and try again"
                     )
                 continue
             patience.restart()
             error, partition = message.error(), message.partition() or 0
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise MillstreamError(f"topic {self.topic!r} cannot be read: {error}")
+                raise MillstreamError(
+                    f"topic {self.topic!r} cannot be read: {error} (partition {partition}). Check that its brokers run, and that this user "
+                    "may read the topic"
+                )
             if error is not None or (message.offset() or 0) + 1 >= self.ends[partition]:
                 waiting.discard(partition)
             if error is None:
@@ -174,7 +180,8 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     except KafkaException as error:  # such as a record that is too large
         producer.flush(_FLUSH_S)
         raise ProductionError(
-            f"topic {topic!r}: record {count + 1:,} is refused ({error.args[0]}); those before it were sent"
+            f"topic {topic!r}: record {count + 1:,} is refused ({error.args[0]}); those before it were sent. Correct it, then send it and those "
+            "after it"
         ) from None
     except Exception:
         producer.flush(_FLUSH_S)
@@ -182,7 +189,10 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     left = producer.flush(_FLUSH_S)
     if failures or left:
         why = str(failures[0]) if failures else f"{left} records are not acknowledged after {_FLUSH_S:.0f} s"
-        raise ProductionError(f"topic {topic!r}: {why}")
+        raise ProductionError(
+            f"topic {topic!r}: {why}; some of the {count:,} records may be in the topic. Check that its brokers run, and that this user may "
+            "write, then send those that are missing"
+        )
     return count
 
 

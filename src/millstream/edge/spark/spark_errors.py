@@ -63,7 +63,10 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
             f"Spark cannot read the state in the checkpoint {checkpoint}: files of it are damaged or cannot be opened, or a disk is full "
             f"({_disks(checkpoint, usage)}). {ways_out(None)}. Spark reports: {message}"
         )
-    return SparkRuntimeError(f"the Spark query ended with an error that is not Millstream's: {message}")
+    return SparkRuntimeError(
+        "the Spark query ended with an error that is not Millstream's. Correct its cause, and start the application again: the "
+        f"micro-batch was not committed and will be repeated. Spark reports: {message}"
+    )
 
 
 def is_transient(text: str) -> bool:

@@ -211,6 +211,48 @@ def test_records_in_no_window_are_dropped_and_counted() -> None:
     assert Host(counting(Given([]))).run("in", ("a", "x", 5)).metrics.dropped == {"outside of all windows": 1}
 
 
+class Tens(ms.Windows):
+    """Windows of 10 ms; there are none for 66 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(10, 0)
+
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        if timestamp == 66:
+            raise ValueError("no window is known")
+        start = timestamp - timestamp % 10
+        return [(start, start + 10)]
+
+
+class TestKeyRanges:
+    """The keys "be" and "to" are in different ranges."""
+
+    @pytest.mark.parametrize(("parallelism", "ranges"), [(1, 1), (2, 16)])
+    def test_a_window_expires_when_a_record_of_another_range_has_a_later_window(
+        self, parallelism: int, ranges: int
+    ) -> None:
+        with TopologyTestDriver(counting(Tens()), parallelism=parallelism) as driver:
+
+            def stored() -> set[tuple[str, int, int]]:
+                stores = [driver.store("w", partition=number) for number in range(ranges)]
+                return {(*window,) for store in stores for window, _ in store.all()}
+
+            driver.pipe("in", "be", "x", 5)
+            driver.pipe("in", "to", "x", 9)
+            assert stored() == {("be", 0, 10), ("to", 0, 10)}
+            driver.pipe("in", "to", "x", 14)
+            assert stored() == {("to", 10, 20)}
+
+    @pytest.mark.parametrize("parallelism", [1, 2])
+    def test_a_function_of_windows_that_fails_fails_once(self, parallelism: int) -> None:
+        skip = ms.ErrorPolicies(process="skip")
+        with TopologyTestDriver(counting(Tens()), parallelism=parallelism, policies=skip) as driver:
+            driver.pipe("in", "to", "x", 66)
+            driver.pipe("in", "be", "x", 67)
+            assert driver.dropped() == {"process error": 1}
+            assert [record.key for record in driver.read("out")] == ["be@60-70"]
+
+
 def test_windows_that_are_not_what_they_were_are_an_error() -> None:
     with pytest.raises(TopologyError, match="does not return the window that begins there"):
         Given([(0, 9)]).end_of(1)

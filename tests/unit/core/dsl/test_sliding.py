@@ -46,6 +46,37 @@ class TestOnUpdate:
             ("a@25-35", "y", 28),
         ]
 
+    def test_a_record_right_behind_the_window_of_the_record_before_it_may_update_its_window_twice(
+        self,
+    ) -> None:
+        """As Kafka Streams: the left window of a record is also the right window of the one before it, if that one is found."""
+        host = Host(topology(ms.SlidingWindows(10, grace=100)))
+        host.run("in", ("a", "x", 15), ("a", "y", 18))
+        twice = ("a@19-29", "z", 29)
+        assert sent(host.run("in", ("a", "z", 29))) == [twice, twice]
+        host = Host(topology(ms.SlidingWindows(10, grace=100)))
+        host.run("in", ("a", "x", 20))
+        assert sent(host.run("in", ("a", "z", 31))) == [("a@21-31", "z", 31)]
+
+    def test_a_record_with_the_smallest_timestamp_that_is_not_early_changes_its_own_window_first(
+        self,
+    ) -> None:
+        host = Host(topology(ms.SlidingWindows(10, grace=100)))
+        host.run("in", ("a", "x", 3))
+        assert sent(host.run("in", ("a", "y", 10))) == [("a@0-10", "xy", 10), ("a@4-14", "y", 10)]
+
+    def test_a_late_record_is_added_to_the_window_that_begins_with_it_if_that_is_open(self) -> None:
+        host = Host(topology(ms.SlidingWindows(10, grace=5)))
+        host.run("in", ("a", "x", 84), ("a", "y", 90), ("b", "x", 100))
+        assert sent(host.run("in", ("a", "late", 84))) == []
+        assert sent(host.run("in", ("a", "z", 85))) == [("a@85-95", "yz", 90), ("a@86-96", "y", 90)]
+
+    def test_a_second_late_record_of_the_same_time_has_no_window_behind_it(self) -> None:
+        host = Host(topology(ms.SlidingWindows(10, grace=0)))
+        host.run("in", ("a", "x", 20), ("b", "x", 30))
+        assert sent(host.run("in", ("a", "y", 25))) == [("a@21-31", "y", 25)]
+        assert sent(host.run("in", ("a", "z", 25))) == [("a@21-31", "yz", 25)]
+
     def test_early_records_share_the_first_window(self) -> None:
         host = Host(topology(ms.SlidingWindows(10, grace=100)))
         assert sent(host.run("in", ("a", "x", 3), ("a", "y", 7))) == [
@@ -77,7 +108,7 @@ class TestOnUpdate:
         host.run("in", ("a", "x", 20), ("a", "y", 25))
         assert [(window.start, row.value) for window, row in host.store("w").all()] == [(10, "x")]
 
-    def test_a_window_that_is_made_has_no_old_value(self) -> None:
+    def test_a_window_that_is_made_has_no_old_value_and_one_that_is_updated_has(self) -> None:
         builder = ms.StreamsBuilder()
         counts = (
             builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5)).count(store="w")
@@ -90,6 +121,7 @@ class TestOnUpdate:
         with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("in", "a", "x", 20)
             driver.pipe("in", "a", "y", 25)
+            driver.pipe("in", "a", "z", 24)
             assert driver.store("total").get("a").value == sum(
                 row.value for _, row in driver.store("w").all()
             )

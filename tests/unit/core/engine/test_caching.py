@@ -26,6 +26,13 @@ def counts(builder: ms.StreamsBuilder, **options: Any) -> ms.KTable[Any, Any]:
     return builder.stream("in").group_by_key().count(store=ms.stores.options("counts", **options))
 
 
+def feed_sent(outcome: Outcome, topic: str, host: Host) -> None:
+    """Feed what a step sent to a topic to the task that reads the topic."""
+    for name, columns in outcome.sends:
+        if name == topic:
+            host.feed(topic, list(zip(columns.keys, columns.values, columns.timestamps)))
+
+
 class TestAFlush:
     def test_comes_at_the_end_of_each_step(self) -> None:
         host = counting(counts)
@@ -259,6 +266,52 @@ class TestBehindCaches:
         outcome = host.step()
         assert values(outcome) == ["x old", "y new"]
         assert values(outcome, "changes") == ["new"]
+
+    def test_a_stream_finds_no_row_that_waits_in_front_of_a_suppressed_table(self) -> None:
+        builder = ms.StreamsBuilder()
+        rows = builder.table("rows", store="t").suppress(ms.Suppressed.until_time_limit(10), store="held")
+        builder.stream("in").left_join(rows, lambda value, row: f"{value} {row}").to("out")
+        host = Host(builder.build(), cache_bytes=MUCH)
+        host.feed("rows", [("a", "old", 1), ("b", "x", 11)])
+        host.step()
+        host.feed("rows", [("a", "new", 12)])
+        host.feed("in", [("a", "cached", 13)])
+        assert values(host.step()) == ["cached old"]
+        host.feed("in", [("a", "buffered", 14)])
+        assert values(host.step()) == ["buffered old"]
+        host.feed("rows", [("b", "y", 22)])
+        host.step()
+        host.feed("in", [("a", "emitted", 23)])
+        assert values(host.step()) == ["emitted new"]
+
+    def test_an_answer_joins_the_row_that_asked_while_its_next_update_waits(self) -> None:
+        """In Kafka Streams, the waiting update makes the answer stale."""
+        builder = ms.StreamsBuilder()
+        orders, customers = builder.table("orders", store="o"), builder.table("customers", store="c")
+        joined = orders.join(
+            customers, lambda order, name: f"{order} {name}", on=lambda order: order[0], name="named"
+        )
+        joined.to_stream().to("out")
+        topology = builder.build()
+        plan = topology.plan("app")
+        left, right = (
+            Host(topology, sub=plan.subtopology_of[topic].id, cache_bytes=MUCH)
+            for topic in ("orders", "customers")
+        )
+        asking, answering = (
+            f"app-named-subscription-{kind}-repartition" for kind in ("registration", "response")
+        )
+        feed_sent(left.run("orders", ("1", "x one", 1)), asking, right)
+        right.step()
+        feed_sent(right.run("customers", ("x", "Ann", 2)), answering, left)
+        assert values(left.step()) == ["x one Ann"]
+        left.feed("orders", [("1", "x two", 3)])
+        feed_sent(right.run("customers", ("x", "Bea", 4)), answering, left)
+        outcome = left.step()
+        assert (values(outcome), outcome.metrics.dropped) == (["x one Bea"], {})
+        feed_sent(outcome, asking, right)
+        feed_sent(right.step(), answering, left)
+        assert values(left.step()) == ["x two Bea"]
 
     def test_updates_are_merged_again_in_the_caches_behind(self) -> None:
         builder = ms.StreamsBuilder()

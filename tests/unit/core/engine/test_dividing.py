@@ -147,6 +147,36 @@ def test_the_records_of_a_range_are_taken_in_the_order_and_at_the_time_of_the_un
         ]
 
 
+def times_in_queue(feeds: list[Records], kept: set[int]) -> list[tuple[int, Times, int]]:
+    """Return offset, times of the partition and order of the records of one range in a queue, without those that are not kept."""
+    queue = RecordQueue(QueueId(TopicPartition("in", 0)))
+    for records in feeds:
+        rows = [row for row, offset in enumerate(records.offsets) if offset in kept]
+        keys, values, times = (
+            list(map(column.__getitem__, rows))
+            for column in (records.keys, records.values, records.timestamps)
+        )
+        assert records.times is not None
+        append(queue, Chunk(records, rows, keys, values, times, None), records.times, 0)
+    return [
+        (chunk.raw.offsets[chunk.row(index)], chunk.times_before(index), chunk.order[index])
+        for chunk in queue.chunks
+        for index in range(len(chunk.keys))
+    ]
+
+
+@given(ROWS, BOOLS, st.integers(0, 30), st.sets(st.integers(0, 29)))
+def test_times_in_a_queue_do_not_depend_on_the_cut_between_two_micro_batches(
+    rows: list[tuple[bytes | None, int]], valued: list[bool], cut: int, kept: set[int]
+) -> None:
+    records = records_of(rows)
+    records.values = [value if given else None for value, given in zip(records.values, valued)]
+    whole = divided_by_key_range(records, 2)
+    first, second = records.take(range(len(rows))[:cut]), records.take(range(len(rows))[cut:])
+    for number, parts in enumerate(zip(*(divided_by_key_range(part, 2) for part in (first, second)))):
+        assert times_in_queue(list(parts), kept) == times_in_queue([whole[number]], kept)
+
+
 @pytest.mark.parametrize("changelog", ["kafka", "spark"])
 def test_a_range_with_changelog_topics_skips_what_it_processed_before_it_was_rebuilt(changelog: str) -> None:
     builder = ms.StreamsBuilder()

@@ -171,6 +171,16 @@ class TestWindows:
         assert sent(host.step(1100)) == [("a@0-200", "1", 150)]
         assert sent(host.step(1150)) == [("a@100-300", "1", 150)]
 
+    def test_sliding_windows_when_their_end_and_grace_have_passed(
+        self, make: Callable[..., ms.Topology]
+    ) -> None:
+        host = Host(make(ms.SlidingWindows(10, grace=5)))
+        run(host, 1000, ("a", "x", 20))
+        assert sent(host.step(1100)) == [("a@10-20", "1", 20)]
+        assert run(host, 1101, ("b", "x", 20)).metrics.dropped == {"late for a window": 1}
+        assert run(host, 1102, ("b", "x", 21)).metrics.dropped == {}
+        assert sent(host.step(1202)) == [("b@11-21", "1", 21)]
+
     def test_and_sessions_when_gap_and_grace_are_over(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(ms.SessionWindows(200, grace=50)))
         run(host, 1000, ("a", "x", 10), ("a", "x", 20))

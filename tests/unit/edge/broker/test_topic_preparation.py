@@ -1,16 +1,19 @@
-"""Changelog topics that a start finds or creates."""
+"""Topics at a start: changelog topics that it finds or creates, topics of global tables, and whether brokers create topics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import millstream as ms
+from millstream.core.model.errors import BrokerUnavailableError, MillstreamError, TopicNotFoundError
 from millstream.core.topology.layout import default_grouper, lay_out
 from millstream.core.topology.plan import Plan
-from millstream.edge.broker.topic_preparation import TopicPreparation
+from millstream.edge.broker.topic_preparation import TopicPreparation, creates_topics, global_partitions
 
 
 class Broker:
@@ -71,3 +74,69 @@ def test_an_application_whose_windows_have_all_expired_continues_at_the_committe
     broker.first, broker.committed = deleted, committed
     found = TopicPreparation(broker, 1).can_rebuild(windows(), {"in": 2, "app-counts-changelog": 2})
     assert found is rebuilds
+
+
+def test_a_missing_topic_of_a_global_table_is_named() -> None:
+    builder = ms.StreamsBuilder()
+    table = builder.global_table("products", store="goods")
+    builder.stream("orders").join(table, lambda k, v: v, lambda v, row: row).to("out")
+    plan = builder.build().plan()
+    assert global_partitions(plan, {"products": 3, "orders": 1}) == {"products": 3}
+    with pytest.raises(TopicNotFoundError, match="do not exist on the broker: 'products'"):
+        global_partitions(plan, {"orders": 1})
+
+
+class Brokers:
+    """Brokers by number, each with the value of the setting; None if it does not show it."""
+
+    def __init__(self, values: Mapping[int, str | None], **settings: Any) -> None:
+        self.settings = settings
+        self.timeout_s = 1.0
+        self._values = values
+
+    def admin(self) -> Brokers:
+        return self
+
+    def ask(self, doing: str, question: Callable[[], Any]) -> Any:
+        return question()
+
+    def list_topics(self, timeout: float) -> Any:
+        return SimpleNamespace(brokers=dict.fromkeys(self._values))
+
+    def describe_configs(self, wanted: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        (resource,) = wanted
+        value, future = self._values[int(resource.name)], Future[Any]()
+        future.set_result(
+            {} if value is None else {"auto.create.topics.enable": SimpleNamespace(value=value)}
+        )
+        return {resource: future}
+
+
+class Refusing(Brokers):
+    def __init__(self, error: MillstreamError) -> None:
+        super().__init__({1: "true"})
+        self._error = error
+
+    def ask(self, doing: str, question: Callable[[], Any]) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("brokers", "expected"),
+    [
+        (Brokers({1: "true"}), True),
+        (Brokers({1: "false", 2: "true"}), True),
+        (Brokers({1: "false", 2: "false"}), False),
+        (Brokers({1: None}), None),
+        (Brokers({1: "false", 2: None}), None),
+        (Brokers({1: "true"}, **{"allow.auto.create.topics": "False"}), False),
+        (Refusing(MillstreamError("Kafka refuses access")), None),
+    ],
+)
+def test_whether_a_missing_topic_is_created(brokers: Any, expected: bool | None) -> None:
+    assert creates_topics(brokers) is expected
+
+
+def test_brokers_that_do_not_answer_are_an_error() -> None:
+    with pytest.raises(BrokerUnavailableError):
+        creates_topics(Refusing(BrokerUnavailableError("nobody answers")))  # type: ignore[arg-type]

@@ -51,3 +51,11 @@ def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch: pytes
 def test_an_engine_that_nobody_knows_is_refused() -> None:
     with pytest.raises(SettingsError, match="'store_engine' cannot be 'leveldb'"):
         settings(store_engine="leveldb")
+
+
+def test_a_global_store_has_an_engine_too() -> None:
+    builder = ms.StreamsBuilder()
+    builder.global_table("products", store="goods")
+    builder.stream("orders").to("out")
+    application = ms.Application("app", builder.build(), bootstrap_servers="unused", store_engine="memory")
+    assert application._program.copies.engines == {"goods": "memory"}

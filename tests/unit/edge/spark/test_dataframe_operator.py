@@ -38,3 +38,11 @@ def test_a_repartition_behind_state_needs_an_application() -> None:
     counts.group_by(lambda key, count: str(count)).count(store="again")
     with pytest.raises(TopologyError, match="re-keys after a stateful operator, which needs the Kafka topic"):
         operator(builder, "in")
+
+
+def test_a_global_store_needs_an_application() -> None:
+    builder = ms.StreamsBuilder()
+    table = builder.global_table("products", store="goods")
+    builder.stream("orders").join(table, lambda k, v: v, lambda v, row: row).to("out")
+    with pytest.raises(TopologyError, match="'products' in the global store 'goods', whose offsets"):
+        operator(builder)

@@ -61,7 +61,10 @@ def test_state_that_cannot_be_loaded_is_a_damaged_checkpoint() -> None:
 def test_what_is_no_damage_keeps_the_words_of_spark(text: str) -> None:
     error = translated(text, "file:///here", rooms)
     assert type(error) is SparkRuntimeError
-    assert error.message == f"the Spark query ended with an error that is not Millstream's: {text}"
+    assert error.message == (
+        "the Spark query ended with an error that is not Millstream's. Correct its cause, and start the application again: the "
+        f"micro-batch was not committed and will be repeated. Spark reports: {text}"
+    )
 
 
 def test_an_error_of_ours_is_found_again() -> None:
@@ -109,4 +112,4 @@ def test_errors_that_are_explained_already_are_not_explained_again() -> None:
 
 
 def test_other_errors_keep_the_text_of_spark() -> None:
-    assert "not Millstream's: something else" in explained(RuntimeError("something else"), "/nowhere").message
+    assert "Spark reports: something else" in explained(RuntimeError("something else"), "/nowhere").message

@@ -12,7 +12,7 @@ from millstream.core.engine.asynchronous.in_flight import InFlightRecords
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, Request
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.context import NodeContext
-from millstream.core.engine.operators.processors import made
+from millstream.core.engine.operators.processors import create_processor_context
 from millstream.core.model.calls import Answer
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
@@ -85,7 +85,7 @@ def _compile_process_async(node: ProcessAsync, compiled: Compiled) -> Call:
 
 @compile_node.register
 def _compile_issuing_process(node: IssuingProcess, compiled: Compiled) -> Call:
-    context = made(node, compiled, IssuingContext)
+    context = create_processor_context(node, compiled, IssuingContext)
     context.in_flight = InFlightRecords(node, compiled.runtime, context.request_of, context.apply)
     runtime, name, process = compiled.runtime, node.name, context.processor.process
 
@@ -157,7 +157,7 @@ class IssuingContext(NodeContext):
 
 @compile_node.register
 def _compile_acknowledging_process(node: AcknowledgingProcess, compiled: Compiled) -> Call:
-    context = made(node, compiled, AcknowledgingContext)
+    context = create_processor_context(node, compiled, AcknowledgingContext)
     runtime, name, process = compiled.runtime, node.name, context.processor.process
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

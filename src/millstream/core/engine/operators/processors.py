@@ -26,7 +26,7 @@ def _compile_global_process(node: GlobalProcess, compiled: Compiled) -> Call:
     return running(node, compiled, GlobalNodeContext)
 
 
-def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
+def create_processor_context(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
     """Create a processor, and return its context."""
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
@@ -39,7 +39,7 @@ def made(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
 def running(node: n.Process, compiled: Compiled, context_type: type[NodeContext]) -> Call:
     """Create a processor, and return its closure."""
     runtime, name = compiled.runtime, node.name
-    process = made(node, compiled, context_type).processor.process
+    process = create_processor_context(node, compiled, context_type).processor.process
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:

@@ -90,7 +90,7 @@ class Buffer:
         return self._rows.next
 
     def next_close(self) -> int:
-        return self.next + self._wait_ms if self.next < NEVER - self._wait_ms else NEVER
+        return min(self.next + self._wait_ms, NEVER)
 
     def put(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         """Buffer an update; it replaces an earlier update of the row.

@@ -78,5 +78,5 @@ def append(queue: RecordQueue, chunk: Chunk, times: PartitionTimes, position: in
 
 def _times_of_rows(times: list[int], rows: Sequence[int] | None, last: int) -> list[int]:
     """Return the times of some rows, at least ``last``, the previous time in the queue."""
-    chosen = times if rows is None else [times[row] for row in rows]
-    return chosen if last < 0 else [max(last, time) for time in chosen]
+    chosen = times if rows is None else map(times.__getitem__, rows)
+    return [max(last, time) for time in chosen]

@@ -220,7 +220,7 @@ class KeyRangeProducer:
         if topic != self._topic or not 0 <= partition < self._partitions:
             raise FanOutError(
                 f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
-                f"{self._topic!r}, which has {self._partitions} partitions"
+                f"{self._topic!r}, which has {self._partitions} partitions. Create a producer for each topic"
             )
         return TopicPartition(topic, partition)
 

@@ -60,7 +60,7 @@ def _key(task: TaskId) -> int:
     if task.subtopology >= _SUBTOPOLOGIES or task.partition >= _PARTITIONS:
         raise TopologyError(
             f"task {task} cannot be placed: a query supports at most {_SUBTOPOLOGIES} sub-topologies of {_PARTITIONS} "
-            "partitions"
+            "partitions. Use topics with fewer partitions, or divide the topology into several applications"
         )
     wanted = (task.subtopology + task.partition) % _SPREAD
     first = (task.subtopology * _PARTITIONS + task.partition) * _CANDIDATES

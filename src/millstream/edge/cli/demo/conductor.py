@@ -201,7 +201,8 @@ class Conductor(threading.Thread):
                     return scene.counts
             elif still_s > _STUCK_S:
                 raise DemoError(
-                    f"no progress for {_STUCK_S:.0f} s: {scene.counted} of {scene.written} lines are counted"
+                    f"no progress for {_STUCK_S:.0f} s: {scene.counted} of {scene.written} lines are counted; "
+                    "`millstream doctor` checks what the demo needs"
                 )
             sleep(_POLL_S)
 

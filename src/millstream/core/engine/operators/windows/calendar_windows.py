@@ -35,7 +35,7 @@ def _observing(node: CalendarAggregate, compiled: Compiled) -> Callable[[int], N
 
     def observe(time: int) -> None:
         with suppress(Exception):  # the task that processes the record reports the error
-            for start, _ in windows_of(time)[-1:]:
+            for start, _ in windows_of(time):
                 store.observe(start)
 
     return observe

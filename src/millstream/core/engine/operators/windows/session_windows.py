@@ -133,8 +133,7 @@ class _OpenSessions:
             self._child(Windowed(self._key(key), start, end), aggregate, None, end, headers)
 
     def next_close(self) -> int:
-        end = self._timeline.next
-        return NEVER if end >= NEVER - self._wait else end + self._wait + 1
+        return min(self._timeline.next + self._wait + 1, NEVER)
 
     def gone_at(self) -> int:
         return int(self._store.gone_at(self._timeline.next))

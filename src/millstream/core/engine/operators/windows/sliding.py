@@ -128,7 +128,7 @@ def _compile(node: SlidingAggregate, compiled: Compiled) -> Call:
         grace + 1,
         checks_from_ms=difference,
         no_key=INCOMPLETE,
-        observe=lambda time: store.observe(max(time - difference, 0)),
+        observe=lambda time: store.observe(time - difference),
     )
     return aggregation(node, compiled, windower).call
 
@@ -158,10 +158,10 @@ def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _OpenSlidingW
                 old = touch.so_far[0] if touch.exists and touch.so_far is not None else None
                 window = Windowed(key, touch.start, window_end(touch.start, difference))
                 child(window, new, old, then, headers)
-        if len(in_time) == len(touches):
-            return False
-        runtime.drop(LATE, len(touches) - len(in_time))
-        return True
+        late = len(touches) - len(in_time)
+        if late:
+            runtime.drop(LATE, late)
+        return bool(late)
 
     return add
 
@@ -221,8 +221,7 @@ class _OpenSlidingWindows:
             self._child(window, value, None, timestamp, headers)
 
     def next_close(self) -> int:
-        start = self._timeline.next
-        return NEVER if start >= NEVER - self._wait else start + self._wait + 1
+        return min(self._timeline.next + self._wait + 1, NEVER)
 
     def gone_at(self) -> int:
         return int(self._store.gone_at(self._timeline.next))
