@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.testing import EmbeddedKafka
-from proofs.sizes import FULL
+from proofs.sizes import FULL, examples
 
 settings.register_profile(
     "millstream",
@@ -32,6 +33,7 @@ settings.register_profile(
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
+settings.register_profile("quick", settings.get_profile("millstream"), max_examples=examples(40))
 settings.register_profile("random", settings.get_profile("millstream"), derandomize=False, print_blob=True)
 settings.register_profile(
     "thorough",
@@ -51,6 +53,13 @@ _SESSIONS: list[pytest.Session] = []
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     _SESSIONS.append(session)
+    gc.disable()  # collected tests live to the end
+
+
+def pytest_collection_finish() -> None:
+    """Take modules and tests, a million objects, out of garbage collection: it would look at all of them again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

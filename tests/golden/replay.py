@@ -226,10 +226,9 @@ def in_micro_batches(*, chunk: int, budget: int | None, threads: Threads | None 
             if "advance_wall_clock_ms" in batch[0]:
                 runner.advance_to(runner.now_ms + batch[0]["advance_wall_clock_ms"])
             else:
-                topics = {
-                    entry["topic"]: [row_of(e) for e in batch if e["topic"] == entry["topic"]]
-                    for entry in batch
-                }
+                topics: dict[str, list[Row]] = {}
+                for entry in batch:
+                    topics.setdefault(entry["topic"], []).append(row_of(entry))
                 runner.process_together(topics)
 
         outputs = collect(recording, run, lambda topic: runner.sent.pop(topic, []))
