@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.testing import EmbeddedKafka
-from proofs.sizes import FULL, examples
+from proofs.sizes import FULL
 
 settings.register_profile(
     "millstream",
@@ -33,7 +33,6 @@ settings.register_profile(
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-settings.register_profile("quick", settings.get_profile("millstream"), max_examples=examples(40))
 settings.register_profile("random", settings.get_profile("millstream"), derandomize=False, print_blob=True)
 settings.register_profile(
     "thorough",

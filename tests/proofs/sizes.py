@@ -12,9 +12,6 @@ T = TypeVar("T")
 FULL: Final = os.environ.get("MILLSTREAM_TEST_PROOFS") == "full"
 """Whether tests are run in full; the proofs then have the size of the claims."""
 
-QUICK: Final = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
-"""Whether tests with random examples take a quarter of them, as ``make test-unit`` does."""
-
 
 def sized(short: T, full: T) -> T:
     """Return the first value for short proofs, the second for full ones."""
@@ -24,8 +21,3 @@ def sized(short: T, full: T) -> T:
 def each_once_or_crossed(first: Sequence[object], second: Sequence[object]) -> list[tuple[object, object]]:
     """Pair the values of two parameters of a test that starts applications: each value once, in full every combination."""
     return sized(list(zip(first, second, strict=True)), list(product(first, second)))
-
-
-def examples(usual: int) -> int:
-    """Return how many examples a test takes: the usual number, or a quarter of it."""
-    return max(usual // 4, 1) if QUICK else usual

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetRange
 from millstream.core.runtime.admission import admit, packed, ranges
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -31,7 +30,7 @@ def offsets(partitions: dict[tuple[str, int], int]) -> Offsets:
 def test_a_batch_is_shared_fairly() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100))
+    @settings(max_examples=100)
     @given(PARTITIONS, st.integers(0, 300))
     def shared(partitions: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
         start = {partition: begin for partition, (begin, _) in partitions.items()}
@@ -72,7 +71,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 400)), max_size=8
 def test_readers_cover_everything_once() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100))
+    @settings(max_examples=100)
     @given(RANGES, st.integers(1, 6), st.integers(1, 200))
     def covered(planned: list[OffsetRange], bins: int, smallest: int) -> None:
         readers = packed(planned, bins, smallest)
@@ -93,7 +92,7 @@ def test_readers_cover_everything_once() -> None:
 def test_what_is_read_whole_is_never_cut() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100))
+    @settings(max_examples=100)
     @given(RANGES, st.sets(st.integers(0, 7)), st.integers(1, 6), st.integers(1, 200))
     def whole(planned: list[OffsetRange], in_order: set[int], bins: int, smallest: int) -> None:
         named = [r._replace(topic="calls" if r.partition in in_order else "t") for r in planned]

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.core.engine.asynchronous.stored_counts import AgeHistogram
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -17,7 +16,7 @@ from .engines import Visits
 def test_the_oldest_is_a_lower_bound_and_exact_while_times_are_few() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(st.integers(1, 500), st.sampled_from([40, 100_000]), st.integers(0, 2**32))
     def runs(count: int, times: int, seed: int) -> None:
         dice, ages, present, counted = random.Random(seed), AgeHistogram(), list[int](), set[int]()

@@ -14,7 +14,6 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import TimedOffset
 from millstream.core.runtime.alignment import Alignment, Pace, Situation, plan_alignment
 from millstream.core.runtime.inputs import CoProcessed, Input
-from proofs.sizes import examples
 from unit.helpers import Host, forwarding, processor_topology, values
 
 from .engines import Visits
@@ -143,7 +142,7 @@ class Replay:
 def test_a_replay_is_in_exact_order_within_the_limits_and_comes_to_its_end() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(150), deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(
         LOGS, st.sampled_from([GROUP, UNTIMED]), st.sampled_from([0, FOREVER]), st.integers(3, 80), st.data()
     )

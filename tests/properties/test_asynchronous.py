@@ -30,7 +30,6 @@ from millstream.core.asynchronous.limits import Breaker, RateLimit
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
 from millstream.core.model.answers import Later
 from millstream.core.model.calls import CallOrder, Calls, CircuitBreaker, Retry
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -41,7 +40,7 @@ class TestCommittableOffset:
     def test_it_is_never_past_an_unfinished_offset_and_never_goes_back(self) -> None:
         visits = Visits()
 
-        @settings(max_examples=examples(200))
+        @settings(max_examples=200)
         @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=30), SEEDS)
         def runs(records: list[tuple[int, int]], seed: int) -> None:
             """Records: the gap to the next offset, and into how many the record was split."""
@@ -78,7 +77,7 @@ class TestCommittableOffset:
 
 @pytest.mark.parametrize("groups", [None, 2])
 def test_records_of_a_group_retire_as_they_came_and_each_once(groups: int | None) -> None:
-    @settings(max_examples=examples(100))
+    @settings(max_examples=100)
     @given(st.integers(0, 20), SEEDS)
     def runs(count: int, seed: int) -> None:
         dice, buffer = random.Random(seed), ReorderBuffer()
@@ -107,7 +106,7 @@ class TestInFlightWindow:
     def test_limits_hold_and_a_closed_line_keeps_its_order(self, closing: bool) -> None:
         visits = Visits()
 
-        @settings(max_examples=examples(200))
+        @settings(max_examples=200)
         @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 40), SEEDS)
         def runs(most: int, per_line: int, steps: int, seed: int) -> None:
             dice = random.Random(seed)
@@ -334,7 +333,7 @@ def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
 ) -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(st.integers(1, 5), st.integers(1, 40), SEEDS)
     def runs(in_flight: int, count: int, seed: int) -> None:
         dice = random.Random(seed)
@@ -389,7 +388,7 @@ def check_keys(world: World, visits: Visits) -> None:
             visits["one after the other"] += 1
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=100)
 @given(st.integers(1, 20), st.integers(1, 1000), SEEDS)
 def test_a_rate_is_never_exceeded_and_never_wasted(calls: int, per_ms: int, seed: int) -> None:
     dice, rate, now = random.Random(seed), RateLimit(calls, per_ms), 0
@@ -409,7 +408,7 @@ def test_a_rate_is_never_exceeded_and_never_wasted(calls: int, per_ms: int, seed
         assert in_window <= calls
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=200)
 @given(st.integers(1, 4), st.lists(st.sampled_from(["try", "fail", "succeed", "wait"]), max_size=60))
 def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_call_try(most: int, moves: list[str]) -> None:
     breaker, now = Breaker(CircuitBreaker(failures=most, reset_after=10)), 0

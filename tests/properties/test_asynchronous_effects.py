@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.testing import TopologyTestDriver as Driver
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -74,7 +73,7 @@ def serially(programs: list[Program]) -> tuple[dict[str, list[int]], dict[str, i
 def test_what_calls_write_read_and_forward_is_that_of_a_serial_run() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100), deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.lists(PROGRAMS, max_size=20))
     def runs(programs: list[Program]) -> None:
         running: set[str] = set()

@@ -34,7 +34,6 @@ from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark.planner.input_planner import InputPlanner, Outlook, TaskInputPlanner
 from millstream.drivers.spark.planner.repartitions import Repartitions
-from proofs.sizes import examples
 from unit.helpers import forwarding
 
 from .engines import Visits
@@ -211,7 +210,7 @@ def test_what_is_behind_a_repartition_topic_sees_its_inputs_in_order() -> None:
     visits = Visits()
     partitions = [TopicPartition(t, p) for t, n in TOPICS.items() for p in range(n)]
 
-    @settings(max_examples=examples(150), deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(
         st.sampled_from([*SHAPES, meeting_itself]), st.tuples(*[GAPS] * len(partitions)), st.integers(1, 60)
     )

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import millstream as ms
 from millstream.core.state import expiry
-from proofs.sizes import examples
 
 from .engines import STORE, Engine, Visits, each_engine
 from .store_harness import StoreHarness
@@ -209,7 +208,7 @@ def test_a_store_with_a_capacity_is_a_dict_in_the_order_of_use(
     make: Callable[[], Engine], serde: str
 ) -> None:
     visits = Visits()
-    run_state_machine_as_test(lru_machine(make, serde, visits), settings=settings(max_examples=examples(80)))
+    run_state_machine_as_test(lru_machine(make, serde, visits), settings=settings(max_examples=80))
     visits.demand(
         **{"committed": 20, "gave up": 20, "evicted committed": 20, "evicted own": 20, "over capacity": 5}
     )
@@ -221,9 +220,7 @@ def test_a_store_with_a_time_to_live_is_a_dict_of_what_was_written_lately(
 ) -> None:
     monkeypatch.setattr(expiry, "REMOVED_PER_BATCH", 1)
     visits = Visits()
-    run_state_machine_as_test(
-        expiring_machine(make, serde, visits), settings=settings(max_examples=examples(80))
-    )
+    run_state_machine_as_test(expiring_machine(make, serde, visits), settings=settings(max_examples=80))
     visits.demand(
         **{
             "committed": 20,

@@ -18,7 +18,6 @@ from millstream.core.model import serdes
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.state.memory import MemoryStores
-from proofs.sizes import examples
 
 TEXT, JSON, PICKLED = ms.serdes.string, ms.serdes.json, ms.serdes.pickle
 CHANGE = serdes.change(JSON)
@@ -181,7 +180,7 @@ def merged(steps: list[list[Update]]) -> list[list[Update]]:
     return results
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=300)
 @given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, behind=st.booleans())
 @example("sessions", [[("left", "a", "k", 1), ("left", "a", "k", 1), ("left", "a", "x", 3)]], True)
 def test_a_cache_forwards_the_newest_update_of_each_row_of_a_step(
@@ -195,7 +194,7 @@ def test_a_cache_forwards_the_newest_update_of_each_row_of_a_step(
         assert cached.merged == sum(map(len, every.forwarded)) - sum(map(len, cached.forwarded))
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=200)
 @given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, cache_bytes=st.sampled_from([MUCH, LITTLE]))
 def test_the_old_value_of_a_change_is_the_new_one_of_the_change_before(
     table: str, steps: list[list[Row]], cache_bytes: int
@@ -207,7 +206,7 @@ def test_the_old_value_of_a_change_is_the_new_one_of_the_change_before(
             forwarded[key] = new
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=200)
 @given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, behind=st.booleans())
 def test_a_cache_that_is_too_small_forwards_rows_early_and_loses_none(
     table: str, steps: list[list[Row]], behind: bool
@@ -246,7 +245,7 @@ JOINS: dict[str, Callable[[Table, Table, Table], Table]] = {
 }
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=300)
 @given(
     join=st.sampled_from(sorted(JOINS)),
     steps=STEPS,

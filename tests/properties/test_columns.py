@@ -28,7 +28,6 @@ from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import Threads
 from millstream.core.state.memory import MemoryStores
-from proofs.sizes import examples
 from unit.helpers import columnar
 
 Stream = ms.KStream[Any, Any]
@@ -193,7 +192,7 @@ STEPS = st.lists(
 SOURCES = st.tuples(st.sampled_from([TEXT, BYTES, INT, PICKY]), st.sampled_from([TEXT, BYTES, JSON, INT]))
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=400)
 @given(
     source=SOURCES,
     operators=st.lists(st.sampled_from(sorted(OPERATORS)), max_size=4),
@@ -291,7 +290,7 @@ def windowed(
 FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n: n * 10_000), HEADERS)
 
 
-@settings(max_examples=examples(600))
+@settings(max_examples=600)
 @given(
     source=SOURCES,
     windows=st.sampled_from(WINDOWS),
@@ -331,7 +330,7 @@ def without_deletions_of_nothing(done: Run) -> Any:
     return sends, [fact[1:] for fact in facts], times, others, error, done.stored
 
 
-@settings(max_examples=examples(800))
+@settings(max_examples=800)
 @given(
     source=SOURCES,
     gap=st.sampled_from([1, 2, 4, 20_000]),
@@ -375,7 +374,7 @@ def joined(source: Any, rows: Any, joiner: str, sink: str, **table: Any) -> ms.T
     return builder.build()
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=400)
 @given(
     source=SOURCES,
     rows=SOURCES,

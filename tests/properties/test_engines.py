@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.core.ports import StoreChange
-from proofs.sizes import examples
 
 from .engines import ENGINES, Copied, Engine, Memory, Rocksdb, Visits
 
@@ -68,7 +67,7 @@ def test_bounds_are_low_included_and_high_excluded(engine: Engine) -> None:
 def test_reads_like_a_dict(make: type[Memory] | type[Copied]) -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100 if make is not Rocksdb else 15))
+    @settings(max_examples=100 if make is not Rocksdb else 15)
     @given(BATCHES, st.lists(st.tuples(BOUNDS, BOUNDS), min_size=1, max_size=5))
     def reads(
         batches: list[dict[bytes, bytes | None]], bounds: list[tuple[bytes | None, bytes | None]]

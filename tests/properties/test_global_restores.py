@@ -22,7 +22,6 @@ from millstream.drivers.spark.executor.global_restore import (
     GlobalRestoreCounts,
     GlobalTopics,
 )
-from proofs.sizes import examples
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MortalCopy
 from unit.drivers.topics import FakeTopic
@@ -148,6 +147,6 @@ def test_each_batch_sees_the_store_at_its_offsets(engine: Engine, monkeypatch: p
     monkeypatch.setattr(global_restore, "_RECORDS_AT_ONCE", 3)
     visits = Visits()
     run_state_machine_as_test(
-        machine(engine, visits), settings=settings(max_examples=examples(40), stateful_step_count=30)
+        machine(engine, visits), settings=settings(max_examples=40, stateful_step_count=30)
     )
     visits.demand(behind=20, **{"run again": 20}, beyond=20, lost=20, **{"cut off": 20})

@@ -24,7 +24,6 @@ from millstream.core.model.calls import CallOrder
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from proofs.sizes import examples
 from unit.helpers import ReadOnlyContext, Row, records, sent
 
 from .engines import Visits
@@ -175,7 +174,7 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
     monkeypatch.setattr(in_flight, "_AHEAD_MS", 2)
     visits = Visits()
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(st.integers(1, 25), st.sampled_from([None, (3, 2)]), SEEDS)
     def runs(count: int, batch: tuple[int, int] | None, seed: int) -> None:
         dice = random.Random(seed)
@@ -233,7 +232,7 @@ def check_keys(cluster: Cluster, expected: list[Any]) -> None:
 def test_attempts_go_on_counting_over_restarts() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(30), deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(SEEDS)
     def runs(seed: int) -> None:
         dice = random.Random(seed)
@@ -327,7 +326,7 @@ def test_exactly_once_a_micro_batch_sends_the_same_again_and_calls_see_what_came
     monkeypatch.setattr(backlog, "_LONG_KEY", 3)
     visits = Visits()
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(st.integers(1, 25), SEEDS)
     def runs(count: int, seed: int) -> None:
         dice = random.Random(seed)

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import millstream as ms
 from millstream.core.state.opening import open_store
-from proofs.sizes import examples
 
 from .engines import STORE, Engine, Visits, each_engine
 
@@ -202,7 +201,7 @@ def parsed(spec: ms.stores.StoreSpec, value: Any) -> Any:
 @pytest.mark.parametrize(("make", "variant"), each_engine(VARIANTS, "bytes to stamped json"))
 def test_a_store_is_a_sorted_dict(make: Callable[[], Engine], variant: str) -> None:
     visits = Visits()
-    run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=examples(60)))
+    run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=60))
     visits.demand(
         **{
             "wrote over committed": 10,

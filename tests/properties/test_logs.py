@@ -34,7 +34,6 @@ from millstream.core.state.segments.log import (
     moved_down,
     without_stores,
 )
-from proofs.sizes import examples
 
 from .engines import Visits, neighbours
 
@@ -250,9 +249,7 @@ def largest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_copy_that_catches_up_is_the_store(largest: int) -> None:
     visits = Visits()
-    run_state_machine_as_test(
-        machine(visits), settings=settings(max_examples=examples(120), stateful_step_count=30)
-    )
+    run_state_machine_as_test(machine(visits), settings=settings(max_examples=120, stateful_step_count=30))
     visits.demand(
         **{
             "caught up: current": 3,

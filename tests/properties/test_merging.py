@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from millstream.core.engine.records.merging import WRITER_HEADER, merged_by_time
 from millstream.core.model.record import Headers, Records
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -64,7 +63,7 @@ def by_heads(rows: list[tuple[bytes | None, int, bool]]) -> list[int]:
 def test_the_oldest_head_comes_next_and_a_lane_keeps_its_order() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(300))
+    @settings(max_examples=300)
     @given(ROWS, st.integers(0, 40))
     def merging(rows: list[tuple[bytes | None, int, bool]], cut: int) -> None:
         merged, order = merged_of(rows, min(cut, len(rows))), by_heads(rows)
@@ -85,7 +84,7 @@ def test_a_backlog_read_up_to_one_time_at_a_time_comes_out_sorted() -> None:
     visits = Visits()
     logs = st.lists(st.lists(st.integers(0, 50), max_size=30).map(sorted), min_size=1, max_size=4)
 
-    @settings(max_examples=examples(300))
+    @settings(max_examples=300)
     @given(logs, st.sets(st.integers(1, 50)), st.randoms(use_true_random=False), st.booleans())
     def backlog(inputs: list[list[int]], cuts: set[int], random: object, killed: bool) -> None:
         taken: list[int] = []

@@ -17,7 +17,6 @@ from millstream.core.runtime.origins import (
     first_offset,
     oldest_by_topic,
 )
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -64,7 +63,7 @@ STEPS = st.lists(
 def test_nothing_is_committed_past_an_unfinished_record() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(150))
+    @settings(max_examples=150)
     @given(STEPS)
     def holds(steps: list[tuple[int, list[int]]]) -> None:
         app, before = Application(), 0

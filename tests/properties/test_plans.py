@@ -12,7 +12,6 @@ import millstream as ms
 from millstream.core.model.errors import CoPartitioningError
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.plan import Plan
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -62,7 +61,7 @@ def topologies(draw: st.DrawFn) -> ms.Topology:
 def test_every_plan_hangs_together() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(300))
+    @settings(max_examples=300)
     @given(topologies(), st.lists(st.integers(1, 4), min_size=3, max_size=3))
     def hangs_together(topology: ms.Topology, counts: list[int]) -> None:
         plan = topology.plan("app")

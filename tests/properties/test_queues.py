@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from millstream.core.engine.records.queue import Chunk, PartitionGroup, QueueId
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -34,7 +33,7 @@ def merged_by_single_choices(queues: dict[QueueId, list[int]]) -> list[tuple[Que
 def test_runs_give_the_order_of_single_choices() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100))
+    @settings(max_examples=100)
     @given(st.dictionaries(st.sampled_from(IDS), CHUNKS, max_size=4), st.integers(1, 20))
     def runs(fed: dict[QueueId, list[list[int]]], budget: int) -> None:
         group = PartitionGroup({})

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from millstream.core.engine.records.readiness import FOREVER, NEVER_WAIT, InputFacts
 from millstream.core.model.ids import TopicPartition
-from proofs.sizes import examples
 from unit.helpers import Host, forwarding, processor_topology, values
 
 from .engines import Visits
@@ -81,7 +80,7 @@ class Feeder:
 def test_with_endless_idling_the_order_is_that_of_a_merge() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(150), deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(CONTENT, BATCHES)
     def run(content: dict[str, list[int]], batches: list[Any]) -> None:
         feeder = Feeder(content, FOREVER)
@@ -113,7 +112,7 @@ def test_with_endless_idling_the_order_is_that_of_a_merge() -> None:
 def test_with_any_idling_nothing_is_lost_or_out_of_its_partitions_order() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100), deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(CONTENT, BATCHES, st.sampled_from([NEVER_WAIT, 0, 20]))
     def run(content: dict[str, list[int]], batches: list[Any], idle_ms: int) -> None:
         feeder = Feeder(content, idle_ms)

@@ -26,7 +26,6 @@ from millstream.core.ports import (
 from millstream.core.state.segments import compaction
 from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
 from millstream.drivers.spark.executor.statelog import StateLog
-from proofs.sizes import examples
 from unit.drivers.engines import COPIES, Engine
 from unit.drivers.state import CutOffError, MapState, MortalCopy
 
@@ -209,9 +208,9 @@ def test_a_batch_sees_what_was_committed(
     monkeypatch.setattr(compaction, "LARGEST_CHANGES", largest)
     visits = Visits()
     caplog.set_level(logging.ERROR, "millstream.state")  # otherwise a thousand restores would be logged
-    count = examples(60 if name != "rocksdb" else 12)  # it takes longest to open
+    examples = 60 if name != "rocksdb" else 12  # it takes longest to open
     run_state_machine_as_test(
-        machine(visits, COPIES[name]), settings=settings(max_examples=count, stateful_step_count=25)
+        machine(visits, COPIES[name]), settings=settings(max_examples=examples, stateful_step_count=25)
     )
     least = {
         "current": 20,
@@ -224,7 +223,7 @@ def test_a_batch_sees_what_was_committed(
         "deleted": 10,
     }
     rare = {"parked lost": 5, "parked cut": 5, "cut off": 5, "brought back": 5, "forgot a store": 5}
-    if count == 60:
+    if examples == 60:
         visits.demand(**least, **rare)
     else:  # fewer examples may miss one of the rare
-        visits.demand(**{label: usual * count // 60 for label, usual in least.items()})
+        visits.demand(**{label: count * examples // 60 for label, count in least.items()})

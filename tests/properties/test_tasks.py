@@ -20,7 +20,6 @@ import millstream as ms
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
-from proofs.sizes import examples
 from unit.helpers import Host, raw
 
 from .engines import Visits
@@ -293,26 +292,19 @@ class Run:
         """Run a batch of rows with their topics to the end, through internal topics."""
         waiting = list(rows)
         while waiting:
-            fed = []
             for host in self.hosts:
-                found = {
-                    topic: [row for target, row in waiting if target == topic]
-                    for topic in host.sub.source_topics
-                }
-                for topic, topic_rows in found.items():
+                for topic in host.sub.source_topics:
+                    topic_rows = [row for target, row in waiting if target == topic]
                     if topic_rows:
                         host.feed(topic, topic_rows)
-                fed += [host] if any(found.values()) else []
-            waiting = [row for host in fed for row in self.steps(host)]
+            waiting = [row for host in self.hosts for row in self.steps(host)]
 
     def steps(self, host: Host) -> list[tuple[str, tuple[Any, ...]]]:
-        """Take a step even if no record is left to process: it reports the dropped ones."""
-        rows, buffered = [], True
-        while buffered:
+        rows = []
+        while host.task.buffered_count():
             rows.extend(self.carry_out(host.sub.id, host.step(budget=self.budget)))
-            buffered = bool(host.task.buffered_count())
             if self.cut:
-                self.visits["cut with records waiting"] += buffered
+                self.visits["cut with records waiting"] += bool(host.task.buffered_count())
                 host.restart(crossed)
         return rows
 
@@ -385,7 +377,7 @@ def run_all_ways(
 def test_one_topic_in_any_order_of_time() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(120))
+    @settings(max_examples=120)
     @given(st.lists(st.sampled_from(sorted([*OPERATORS, "fails", "fails"])), min_size=1, max_size=4), ROWS)
     def same(operators: list[str], rows: list[tuple[Any, ...]]) -> None:
         run_all_ways(lambda: topology(operators, topics=["in"]), [("in", row) for row in rows], visits)
@@ -405,7 +397,7 @@ def test_one_topic_in_any_order_of_time() -> None:
 
 @pytest.mark.parametrize("operator", sorted(OPERATORS))
 def test_each_operator_by_itself(operator: str) -> None:
-    @settings(max_examples=examples(4))
+    @settings(max_examples=4)
     @given(ROWS)
     def same(rows: list[tuple[Any, ...]]) -> None:
         run_all_ways(lambda: topology([operator], topics=["in"]), [("in", row) for row in rows], Visits())
@@ -417,7 +409,7 @@ def test_two_topics_in_order_of_time() -> None:
     """Timestamps in order: out of order, the choice between topics depends on which records are buffered."""
     visits = Visits()
 
-    @settings(max_examples=examples(25))
+    @settings(max_examples=25)
     @given(
         st.lists(
             st.sampled_from(["filter", "twice", "seen", "ticks", "fails", "count"]), min_size=1, max_size=3
@@ -438,7 +430,7 @@ def test_two_topics_in_order_of_time() -> None:
 def test_schedules_that_are_made_and_cancelled_on_the_way() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(25))
+    @settings(max_examples=25)
     @given(st.lists(st.sampled_from(["filter", "seen"]), max_size=1), ROWS)
     def same(operators: list[str], rows: list[tuple[Any, ...]]) -> None:
         run_all_ways(
@@ -460,7 +452,7 @@ def test_partition_time_of_an_extractor() -> None:
         builder.stream("in", timestamp=from_value).to("out")
         return builder.build()
 
-    @settings(max_examples=examples(25))
+    @settings(max_examples=25)
     @given(st.lists(st.none() | st.text("ab", max_size=6), min_size=1, max_size=20))
     def same(values: list[str | None]) -> None:
         run_all_ways(make, [("in", ("k", raw(value), 0, ())) for value in values], Visits())

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.engine import threaded_nodes
-from proofs.sizes import examples
 from unit.helpers import Host, ShuffledThreads
 
 from .test_columns import INT, JSON, OPERATORS, SINKS, SOURCES, STEPS, TEXT, fails, run, without_traces
@@ -91,7 +90,7 @@ def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ms.Topolo
 BLOCKS = st.sampled_from([1, 2, 128])
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=400)
 @given(
     source=SOURCES,
     operators=st.lists(st.sampled_from(sorted(MORE)), max_size=4),
@@ -126,7 +125,7 @@ def test_several_threads_do_what_one_does(
 KEYED = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(0, 9)), max_size=40)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=100)
 @given(rows=KEYED, count=st.integers(2, 5), seed=st.integers(0, 1 << 16), per_thread=BLOCKS)
 def test_functions_see_the_records_of_a_key_in_their_order(
     rows: list[tuple[str | None, int]], count: int, seed: int, per_thread: int
@@ -144,7 +143,7 @@ def test_functions_see_the_records_of_a_key_in_their_order(
     assert seen == expected
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=200)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from(["x", "good", "bad"])), max_size=30

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.throttling import Throttle
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -32,7 +31,7 @@ def plan(throttle: Throttle, position: Offsets, ends: Offsets) -> Offsets:
 def test_between_any_two_plannings_no_more_than_the_rate_and_a_burst() -> None:
     visits = Visits()
 
-    @settings(max_examples=examples(100))
+    @settings(max_examples=100)
     @given(RATES, st.lists(st.tuples(PAUSES_MS.map(lambda p: p[0]), MORE), max_size=30))
     def limited(rate: int, steps: list[tuple[int, dict[int, int]]]) -> None:
         throttle, now_ms = Throttle(), 0
@@ -70,7 +69,7 @@ def test_a_backlog_is_read_at_exactly_the_rate(rate: int, pauses_ms: list[int]) 
         assert counted(position) == first_burst_kept
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=50)
 @given(st.integers(1, 5), st.integers(20, 200), st.integers(2, 6))
 def test_no_partition_waits_for_another(rate: int, step_ms: int, partitions: int) -> None:
     throttle = Throttle()

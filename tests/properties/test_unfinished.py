@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from millstream.core.engine.asynchronous import in_flight_record
 from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
-from proofs.sizes import examples
 
 from .engines import Visits
 
@@ -44,7 +43,7 @@ def test_what_is_read_is_what_was_written_and_little_is_written_twice(
     monkeypatch.setattr(in_flight_record, "_BLOCK", 4)
     visits = Visits()
 
-    @settings(max_examples=examples(300))
+    @settings(max_examples=300)
     @given(st.integers(0, 2**32))
     def runs(seed: int) -> None:
         dice, store = random.Random(seed), Store()

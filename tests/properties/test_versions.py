@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 import millstream as ms
 from millstream.core.state.keys import FOREVER
-from proofs.sizes import examples
 
 from .engines import STORE, Engine, Visits, each_engine
 from .store_harness import StoreHarness
@@ -133,7 +132,7 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
 @pytest.mark.parametrize(("make", "serde"), each_engine(SERDES, "numbers"))
 def test_a_versioned_store_is_a_history_per_key(make: Callable[[], Engine], serde: str) -> None:
     visits = Visits()
-    run_state_machine_as_test(machine(make, serde, visits), settings=settings(max_examples=examples(80)))
+    run_state_machine_as_test(machine(make, serde, visits), settings=settings(max_examples=80))
     visits.demand(
         **{
             "dropped slices": 5,

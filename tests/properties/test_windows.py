@@ -21,7 +21,6 @@ from hypothesis.stateful import (
 import millstream as ms
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology.stores import TimedSpec
-from proofs.sizes import examples
 
 from .engines import STORE, Engine, Memory, Visits, each_engine
 from .store_harness import StoreHarness
@@ -325,7 +324,7 @@ def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
         window_machine(
             make, visits, duplicates=duplicates, by_time="by time" in kind, strict="strict" in kind
         ),
-        settings=settings(max_examples=examples(80)),
+        settings=settings(max_examples=80),
     )
     visits.demand(
         **{
@@ -347,7 +346,7 @@ def test_a_session_store_is_a_sorted_list_of_what_has_not_expired(
 ) -> None:
     visits = Visits()
     machine = session_machine(make, visits, by_time="by time" in kind, strict="strict" in kind)
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples(80)))
+    run_state_machine_as_test(machine, settings=settings(max_examples=80))
     visits.demand(
         **{
             "put out of order": 100,

@@ -162,6 +162,9 @@ class LocalCopy(Protocol):
         """Return the parked changes of exactly this version, or None if they are missing or damaged."""
 
 
+DEFAULT_MEMORY_BYTES: Final = 512 << 20
+"""Default memory limit for the local copies of a Python worker, in bytes."""
+
 OpenLocalCopy = Callable[[str, int, str], LocalCopy]
 """Opens the local copy in a directory, given its memory limit in bytes and the id of the application's run (empty: its own run).
 

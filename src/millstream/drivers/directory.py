@@ -31,9 +31,6 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_MARK: Final = "boot-id"
 _KEY, _VALUE = itemgetter(0), itemgetter(1)
 
-DEFAULT_MEMORY_BYTES: Final = 512 << 20
-"""Default memory limit for the local copies of a Python worker, in bytes."""
-
 MISSING: Final = "the local copy is missing"
 OTHER_BOOT: Final = "the local copy was created before the operating system was restarted"
 OTHER_FORMAT: Final = "the local copy was created by another version of Millstream"

@@ -21,9 +21,8 @@ from typing import Any
 import lmdb
 
 from millstream.core.model.errors import DamagedCopyError, StoreError
-from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
+from millstream.core.ports import DEFAULT_MEMORY_BYTES, ByteReader, ByteStores, StoreChange, Version
 from millstream.drivers.directory import (
-    DEFAULT_MEMORY_BYTES,
     MISSING,
     OTHER_FORMAT,
     CopyDirectory,

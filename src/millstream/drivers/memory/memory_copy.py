@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from millstream.core.model.errors import StoreError
-from millstream.core.ports import RESTORING, ByteStores, StoreChange, Version
+from millstream.core.ports import DEFAULT_MEMORY_BYTES, RESTORING, ByteStores, StoreChange, Version
 from millstream.core.state.memory import MemoryStores
-from millstream.drivers.directory import DEFAULT_MEMORY_BYTES, MISSING, CopyDirectory, DirectoryCopy
+from millstream.drivers.directory import MISSING, CopyDirectory, DirectoryCopy
 from millstream.drivers.memory.content_file import PARKED_VERSIONS, is_wanted, write_content
 
 _OPEN: dict[str, MemoryCopy] = {}

@@ -14,10 +14,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from millstream.core.model.errors import StoreError
-from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
+from millstream.core.ports import DEFAULT_MEMORY_BYTES, ByteReader, ByteStores, StoreChange, Version
 from millstream.core.state.memory import NOTHING
 from millstream.drivers.directory import (
-    DEFAULT_MEMORY_BYTES,
     MISSING,
     CopyDirectory,
     DirectoryCopy,

@@ -19,10 +19,10 @@ from pydantic_settings import (
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
 from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy
 from millstream.core.model.topics import checked_topic_config
+from millstream.core.ports import DEFAULT_MEMORY_BYTES
 from millstream.core.runtime.thread_counts import check_threads
 from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.analysis.ranges import is_automatic
-from millstream.drivers.directory import DEFAULT_MEMORY_BYTES
 from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
 from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file, variables_of
