@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -292,19 +292,24 @@ class Run:
         """Run a batch of rows with their topics to the end, through internal topics."""
         waiting = list(rows)
         while waiting:
-            for host in self.hosts:
-                for topic in host.sub.source_topics:
-                    topic_rows = [row for target, row in waiting if target == topic]
-                    if topic_rows:
-                        host.feed(topic, topic_rows)
-            waiting = [row for host in self.hosts for row in self.steps(host)]
+            fed = [host for host in self.hosts if self.feed(host, waiting)]
+            waiting = [row for host in fed for row in self.steps(host)]
+
+    def feed(self, host: Host, rows: list[tuple[str, tuple[Any, ...]]]) -> bool:
+        """Feed a part the rows of its topics; return whether there are any."""
+        topics = {topic for topic, _ in rows} & set(host.sub.source_topics)
+        for topic in sorted(topics):
+            host.feed(topic, [row for target, row in rows if target == topic])
+        return bool(topics)
 
     def steps(self, host: Host) -> list[tuple[str, tuple[Any, ...]]]:
-        rows = []
-        while host.task.buffered_count():
+        """Take at least one step, as a micro-batch does: it reports records that were dropped while they were fed."""
+        rows, buffered = [], True
+        while buffered:
             rows.extend(self.carry_out(host.sub.id, host.step(budget=self.budget)))
+            buffered = host.task.buffered_count() > 0
             if self.cut:
-                self.visits["cut with records waiting"] += bool(host.task.buffered_count())
+                self.visits["cut with records waiting"] += buffered
                 host.restart(crossed)
         return rows
 
@@ -453,6 +458,7 @@ def test_partition_time_of_an_extractor() -> None:
         return builder.build()
 
     @settings(max_examples=25)
+    @example(["a", ""])  # the last micro-batch has nothing but a record that is dropped
     @given(st.lists(st.none() | st.text("ab", max_size=6), min_size=1, max_size=20))
     def same(values: list[str | None]) -> None:
         run_all_ways(make, [("in", ("k", raw(value), 0, ())) for value in values], Visits())
