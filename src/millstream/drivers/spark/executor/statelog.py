@@ -34,7 +34,7 @@ from millstream.drivers.spark.executor.restore import Restore, RestoreSettings
 from millstream.drivers.spark.share_files import MANIFEST
 
 _CODEC: Final = "zstd"
-_COMPACTION_PER_WRITTEN = 3
+_COMPACTION_PER_WRITTEN = 6
 _COMPACTION_AT_LEAST = 1 << 20
 _LOADED_AT_ONCE = 200_000
 _LOADED_BYTES = 64 << 20
