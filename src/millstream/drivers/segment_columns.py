@@ -112,38 +112,33 @@ def bounds_of(sample: pa.Table, parts: int) -> list[bytes]:
     return [sample["key"][len(sample) * n // parts].as_py() for n in range(1, parts)]
 
 
-def newest(runs: Sequence[pa.Table]) -> Iterator[list[StoreChange]]:
+def newest(runs: list[pa.Table]) -> Iterator[list[StoreChange]]:
     """Yield the newest change of each key in key order, a few thousand at a time.
 
     Args:
-        runs: Changes, oldest first.
+        runs: Changes, oldest first. The list is emptied, as by :func:`merged`.
     """
-    keys, values = _newest(runs)
-    del runs
-    for start in range(0, len(keys), _TAKEN_AT_ONCE):
-        some = slice(start, start + _TAKEN_AT_ONCE)
-        yield list(zip(keys[some].to_pylist(), values[some].to_pylist()))
+    changes = merged(runs)
+    for start in range(0, len(changes), _TAKEN_AT_ONCE):
+        some = changes.slice(start, _TAKEN_AT_ONCE)
+        yield list(zip(some["key"].to_pylist(), some["value"].to_pylist()))
 
 
-def merged(runs: Sequence[pa.Table]) -> pa.Table:
+def merged(runs: list[pa.Table]) -> pa.Table:
     """Return the newest change of each key in key order.
 
     Args:
-        runs: Changes, oldest first.
+        runs: Changes, oldest first. The list is emptied, so that they are not in memory while the joined columns are sorted.
     """
-    return pa.Table.from_arrays(_newest(runs), schema=SCHEMA)
-
-
-def _newest(runs: Sequence[pa.Table]) -> tuple[pa.Array, pa.Array]:
     keys, values = (_concatenated(run[name] for run in runs) for name in SCHEMA.names)
-    del runs  # only the joined columns are still needed
+    runs.clear()
     order = pc.sort_indices(keys)  # stable
     keys = keys.take(order)
     repeated = pc.equal(keys[:-1], keys[1:])
     if repeated.true_count:
         last = pa.concat_arrays([pc.invert(repeated), pa.array([True])])
         order, keys = order.filter(last), keys.filter(last)
-    return keys, values.take(order)
+    return pa.Table.from_arrays([keys, values.take(order)], schema=SCHEMA)
 
 
 def _concatenated(columns: Iterable[pa.ChunkedArray]) -> pa.Array:

@@ -82,8 +82,21 @@ def test_merging_is_updating(batches: list[dict[bytes, bytes | None]]) -> None:
     for batch in batches:
         model.update(batch)
     runs = [run_of(list(batch.items())) for batch in batches]
-    assert segment_of(merged(runs)) == segment.encode(list(model.items()))
+    assert segment_of(merged(list(runs))) == segment.encode(list(model.items()))
     assert listed(*runs) == sorted(model.items())
+
+
+@given(st.lists(CHANGES, min_size=2, max_size=5), st.integers(1, 4))
+def test_merging_in_steps_is_merging_at_once(batches: list[dict[bytes, bytes | None]], cut: int) -> None:
+    runs = [run_of(list(batch.items())) for batch in batches]
+    in_steps = merged([merged(runs[:cut]), merged(runs[cut:])])
+    assert segment_of(in_steps) == segment_of(merged(runs))
+
+
+def test_merged_runs_are_not_kept_in_memory() -> None:
+    runs = [run_of(OLD), run_of(NEW)]
+    merged(runs)
+    assert runs == []
 
 
 def test_of_a_repeated_key_the_newest_change_remains() -> None:

@@ -111,7 +111,9 @@ class ProvidedSecret:
                 "program and on every host that runs an executor, and must work there"
             ) from error
         if not isinstance(value, str):
-            raise SettingsError(f"{self!r} returned {type(value).__name__}; let it return the secret as str")
+            raise SettingsError(
+                f"{self!r} returned {type(value).__name__}, not str; let it return the secret as str"
+            )
         return value
 
     def __repr__(self) -> str:

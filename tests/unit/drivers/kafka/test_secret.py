@@ -97,7 +97,7 @@ def test_a_reference_keeps_its_identity(reference: object) -> None:
             r"ms.secret.file\('/nowhere/at/all'\) cannot be read.*every host",
         ),
         (ms.secret.fetched(lambda: 1 / 0), r"ms.secret.fetched\(.*lambda.*\) raised ZeroDivisionError"),  # type: ignore[arg-type, return-value]
-        (ms.secret.fetched(lambda: 7), r"returned int; let it return the secret as str"),  # type: ignore[arg-type, return-value]
+        (ms.secret.fetched(lambda: 7), r"returned int, not str"),  # type: ignore[arg-type, return-value]
     ],
 )
 def test_what_is_not_there_is_reported_with_its_location(secret: Secret, message: str) -> None:

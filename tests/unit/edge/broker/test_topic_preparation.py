@@ -138,5 +138,6 @@ def test_whether_a_missing_topic_is_created(brokers: Any, expected: bool | None)
 
 
 def test_brokers_that_do_not_answer_are_an_error() -> None:
+    brokers: Any = Refusing(BrokerUnavailableError("nobody answers"))
     with pytest.raises(BrokerUnavailableError):
-        creates_topics(Refusing(BrokerUnavailableError("nobody answers")))  # type: ignore[arg-type]
+        creates_topics(brokers)
