@@ -200,7 +200,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
 
 
 @pytest.mark.parametrize(
-    ("name", "largest"), [*((name, compaction.LARGEST_CHANGES) for name in COPIES), ("lmdb", 2)]
+    ("name", "largest"), [*((name, compaction.LARGEST_CHANGES) for name in COPIES), ("lmdb", 2), ("lmdb", 12)]
 )
 def test_a_batch_sees_what_was_committed(
     name: str, largest: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

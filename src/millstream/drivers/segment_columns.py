@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from millstream.core.ports import StoreChange
 from millstream.core.state.segments import segment
-from millstream.core.state.segments.key_groups import KEY_GROUPS, key_group, lower_group
+from millstream.core.state.segments.compaction import are_few
+from millstream.core.state.segments.key_groups import KEY_GROUPS, WHOLE_STORE, key_group, lower_group
 
 _TAKEN_AT_ONCE: Final = 4096
 SCHEMA: Final = pa.schema([pa.field("key", pa.large_binary()), pa.field("value", pa.large_binary())])
@@ -56,16 +57,24 @@ def segment_of(changes: pa.Table) -> bytes:
 
 
 def segments_of(changes: Sequence[StoreChange]) -> Iterator[tuple[int, int, bytes]]:
-    """Encode changes, at most one per key, as one segment per key group. Yield its number, its changes and its bytes."""
+    """Encode changes, at most one per key, as one segment if they are few, otherwise as one per key group below the whole store.
+
+    Yields:
+        The number of the key group, the number of changes, and the segment.
+    """
     keys, values = (pa.array([change[side] for change in changes], pa.large_binary()) for side in (0, 1))
-    groups = np.fromiter((key_group(key) for key, _ in changes), np.uint8, len(changes))
     order = pc.sort_indices(keys).to_numpy()
-    order = order[np.argsort(groups[order], kind="stable")]
+    ends = {WHOLE_STORE: len(changes)}
+    if not are_few(keys.nbytes + values.nbytes, len(changes)):
+        groups = np.fromiter((key_group(key) for key, _ in changes), np.uint8, len(changes))
+        order = order[np.argsort(groups[order], kind="stable")]
+        ends = dict(enumerate(np.cumsum(np.bincount(groups, minlength=KEY_GROUPS)).tolist()))
     keys, values = _Pieces(keys.take(order)), _Pieces(values.take(order))
-    ends = np.cumsum(np.bincount(groups, minlength=KEY_GROUPS)).tolist()
-    for number, (start, end) in enumerate(pairwise([0, *ends])):
+    start = 0
+    for number, end in ends.items():
         if start < end:
             yield number, end - start, _segment(keys, values, start, end)
+        start = end
 
 
 class _Pieces:

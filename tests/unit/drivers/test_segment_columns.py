@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import StoreChange
 from millstream.core.state.segments import segment
-from millstream.core.state.segments.key_groups import KEY_GROUPS, key_group, lower_group
+from millstream.core.state.segments.compaction import LARGEST_BYTES
+from millstream.core.state.segments.key_groups import KEY_GROUPS, WHOLE_STORE, key_group, lower_group
 from millstream.drivers.segment_columns import (
     bounds_of,
     by_lower_group,
@@ -56,14 +57,33 @@ def test_is_divided_by_number_into_segments_as_they_are_encoded_one_by_one(
 
 
 @given(changes=CHANGES)
-def test_each_key_group_becomes_the_segment_of_its_changes(changes: dict[bytes, bytes | None]) -> None:
+def test_few_changes_become_one_segment(changes: dict[bytes, bytes | None]) -> None:
     items: list[StoreChange] = list(changes.items())
+    wanted = [(WHOLE_STORE, len(items), segment.encode(items))] if items else []
+    assert list(segments_of(items)) == wanted
+
+
+@given(changes=CHANGES)
+def test_of_many_changes_each_key_group_becomes_the_segment_of_its_own(
+    changes: dict[bytes, bytes | None],
+) -> None:
+    items: list[StoreChange] = [*changes.items(), (b"a key of ten", bytes(LARGEST_BYTES))]
     wanted = {
         number: [item for item in items if key_group(item[0]) == number] for number in range(KEY_GROUPS)
     }
     assert [(number, count, data) for number, count, data in segments_of(items)] == [
         (number, len(part), segment.encode(part)) for number, part in wanted.items() if part
     ]
+
+
+@given(changes=CHANGES)
+def test_the_whole_store_is_divided_among_the_key_groups_below(changes: dict[bytes, bytes | None]) -> None:
+    ordered: list[StoreChange] = sorted(changes.items())
+    divided = [(number, listed(part)) for number, part in by_lower_group(WHOLE_STORE, run_of(ordered))]
+    wanted = {
+        number: [item for item in ordered if key_group(item[0]) == number] for number in range(KEY_GROUPS)
+    }
+    assert divided == [(number, part) for number, part in wanted.items() if part]
 
 
 @given(changes=CHANGES)

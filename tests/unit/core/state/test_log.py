@@ -10,19 +10,26 @@ import pytest
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version
-from millstream.core.state.segments.compaction import LARGEST_BYTES, LARGEST_CHANGES, due_for_compaction
+from millstream.core.state.segments.compaction import (
+    LARGEST_BYTES,
+    LARGEST_CHANGES,
+    are_few,
+    due_before_appending,
+    due_for_compaction,
+)
 from millstream.core.state.segments.key_groups import (
     KEY_GROUPS,
+    WHOLE_STORE,
     KeyGroup,
     bits_of,
+    groups_above,
     key_group,
     lower_group,
-    parent_of,
-    top_group,
 )
 from millstream.core.state.segments.log import (
     Manifest,
     Segment,
+    Step,
     advanced,
     appended,
     catch_up,
@@ -36,6 +43,7 @@ from millstream.core.state.segments.log import (
 
 GROUP: KeyGroup = ("store", 5)
 OTHER: KeyGroup = ("store", 6)
+WHOLE: KeyGroup = ("store", WHOLE_STORE)
 KEYS_OF_5 = [key for key in map(b"%d".__mod__, range(1000)) if key_group(key) == 5]
 
 
@@ -113,18 +121,26 @@ class TestKeyGroups:
 
     def test_are_split_by_two_more_bits_each_below_the_one_it_was_split_from(self) -> None:
         lower = Counter(lower_group(5, key) for key in KEYS_OF_5)
-        assert (parent_of(5), len(lower)) == (None, 4)
+        assert (bits_of(5), groups_above(5), len(lower)) == (6, (WHOLE_STORE,), 4)
         for key in KEYS_OF_5:
             number = lower_group(5, key)
-            assert (bits_of(number), parent_of(number), top_group(number)) == (8, 5, 5)
+            assert (bits_of(number), groups_above(number)) == (8, (5, WHOLE_STORE))
             lowest = lower_group(number, key)
-            assert (bits_of(lowest), parent_of(lowest), top_group(lowest)) == (10, number, 5)
+            assert (bits_of(lowest), groups_above(lowest)) == (10, (number, 5, WHOLE_STORE))
+
+    def test_of_the_whole_store_is_above_all_others(self) -> None:
+        assert (bits_of(WHOLE_STORE), groups_above(WHOLE_STORE)) == (0, ())
+        assert [lower_group(WHOLE_STORE, key) for key in KEYS_OF_5] == [5] * len(KEYS_OF_5)
 
     def test_that_were_split_are_all_above_those_with_segments(self) -> None:
         lower = lower_group(5, KEYS_OF_5[0])
         lowest = lower_group(lower, KEYS_OF_5[0])
         manifest = grown(1, group=("store", lowest), manifest=grown(1, group=OTHER))
-        assert split_groups(manifest) == {("store", lower), ("store", 5)}
+        assert split_groups(manifest) == {("store", lower), ("store", 5), WHOLE}
+
+    def test_of_a_whole_store_is_split_once_another_has_segments(self) -> None:
+        assert split_groups(grown(1, group=WHOLE)) == set()
+        assert split_groups(grown(1, group=GROUP)) == {WHOLE}
 
 
 class TestAppending:
@@ -138,6 +154,44 @@ class TestAppending:
         before = grown(5)
         appended(advanced(before, "x"), GROUP, 7)
         assert before == grown(5)
+
+
+class TestWholeStore:
+    """The key group of the whole store takes the changes of a micro-batch that has few of them."""
+
+    @pytest.mark.parametrize(
+        ("size", "changes", "few"),
+        [
+            (10, LARGEST_CHANGES // 4 - 1, True),
+            (10, LARGEST_CHANGES // 4, False),
+            (LARGEST_BYTES // 4 - 1, 3, True),
+            (LARGEST_BYTES // 4, 3, False),
+        ],
+    )
+    def test_is_for_changes_that_need_not_move_down_at_once(self, size: int, changes: int, few: bool) -> None:
+        assert are_few(size, changes) is few
+        manifest, _ = appended(advanced(grown(1), "t"), WHOLE, size, changes)
+        assert [step.split for step in due_for_compaction(manifest, 1 << 30)] == [True] * (not few)
+
+    def test_has_a_base_while_it_is_the_only_key_group(self) -> None:
+        manifest = grown(10, 5, 5, group=WHOLE)
+        assert due(manifest) == [(WHOLE, [0, 1, 2])]
+        _, base = compacted(manifest, WHOLE, manifest.segments[WHOLE], 12)
+        assert base == Segment(sequence=3, since=0, upto=3, size=12, base=True)
+        with_others = grown(1, group=OTHER, manifest=manifest)
+        assert due(with_others) == []
+        assert not compacted(with_others, WHOLE, with_others.segments[WHOLE], 12)[1].base
+
+    def test_moves_its_changes_down_before_newer_ones_are_appended_below_it(self) -> None:
+        manifest = grown(1, 2, group=WHOLE)
+        assert due_before_appending(manifest, GROUP) == Step(WHOLE, manifest.segments[WHOLE], split=True)
+        assert due_before_appending(manifest, WHOLE) is None
+        assert due_before_appending(manifest, ("other", 5)) is None
+        assert due_before_appending(grown(1), GROUP) is None
+
+    def test_is_read_last(self) -> None:
+        manifest = grown(1, group=OTHER, manifest=grown(1, 1, group=WHOLE, manifest=grown(1)))
+        assert sequences(catch_up(manifest, None)) == [0, 3, 1, 2]
 
 
 class TestCompaction:
@@ -162,6 +216,10 @@ class TestCompaction:
         assert due(grown(10, 10)) == []  # two segments are equivalent to one
         assert due(grown(10, 4, 5)) == []
         assert due(grown(10, 5, 5)) == [(GROUP, [0, 1, 2])]
+
+    def test_of_one_segment_with_changes_waits_until_a_batch_leaves_the_key_group_out(self) -> None:
+        assert due(grown(10, 10, 0)) == [(GROUP, [0, 1])]
+        assert due(grown(10, 9, 0)) == []
 
     def test_of_many_small_changes_is_due_for_their_number(self) -> None:
         assert due(grown(1000, *[1] * 11)) == []
@@ -225,6 +283,14 @@ class TestSplitting:
         large = LARGEST_BYTES + 1
         assert [self.splits(large, count) for count in (1, 1023, 1024)] == [False, False, True]
         assert not self.splits(LARGEST_BYTES, 1024)
+
+    @pytest.mark.parametrize(("touched", "moves"), [(49, False), (50, True)])
+    def test_moves_changes_down_when_they_are_half_as_many_as_below(self, touched: int, moves: bool) -> None:
+        """Otherwise, a few deletions would keep large values in the log."""
+        manifest = Manifest()
+        for group, changes in ((GROUP, 40), (OTHER, 60), (WHOLE, touched)):
+            manifest, _ = appended(advanced(manifest, "t"), group, 10, changes)
+        assert [step.split for step in due_for_compaction(manifest, 1 << 30)] == [True] * moves
 
     def test_never_beyond_thirty_bits(self) -> None:
         splits = [self.splits(10, LARGEST_CHANGES + 1, number=1 << bits) for bits in (26, 28, 30)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millstream.core.state.segments.key_groups import MORE_BITS, KeyGroup, bits_of
-from millstream.core.state.segments.log import Manifest, Segment, Step, split_groups
+from millstream.core.state.segments.key_groups import MORE_BITS, WHOLE_STORE, KeyGroup, bits_of, groups_above
+from millstream.core.state.segments.log import Manifest, Segment, Step
 
 LARGEST_BYTES = 2 << 20
 LARGEST_CHANGES = 32_768
@@ -34,12 +34,16 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
         manifest: The manifest, with the segments of this micro-batch.
         budget: Limit for the bytes of segments to read. At least one step is chosen if the limit for changes allows it.
     """
-    split, version = split_groups(manifest), manifest.version
+    below, version = _changes_below(manifest), manifest.version
     due, written = [], 0
     for group, segments in manifest.segments.items():
         if segments and segments[-1].upto == version:
             written += segments[-1].changes
-        step = _collecting(group, segments) if group in split else _merge_step(group, segments)
+        step = (
+            _collecting(group, segments, below[group])
+            if group in below
+            else _merge_step(group, segments, version)
+        )
         if step is not None:
             due.append((len(segments), *_weight(step.merged), step))
     most = max(_MERGED_PER_CHANGE * written, LARGEST_CHANGES // _MOVED_DOWN_AT, 1)
@@ -54,21 +58,58 @@ def due_for_compaction(manifest: Manifest, budget: int) -> Iterator[Step]:
         yield step
 
 
-def _merge_step(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Merge with the base if the changes outweigh it or touch half as many keys; otherwise merge only the newest, if too many."""
+def are_few(size: int, changes: int) -> bool:
+    """Return whether changes stay in a key group that has been split, instead of moving down.
+
+    Args:
+        size: Their size in bytes.
+    """
+    return size * _MOVED_DOWN_AT < LARGEST_BYTES and changes * _MOVED_DOWN_AT < LARGEST_CHANGES
+
+
+def due_before_appending(manifest: Manifest, group: KeyGroup) -> Step | None:
+    """Return the step that must run before changes are appended to a key group below the whole store.
+
+    It moves the changes of the whole store down, because deeper key groups hold older changes.
+    """
+    store, number = group
+    above = () if number == WHOLE_STORE else manifest.segments.get((store, WHOLE_STORE), ())
+    return Step((store, WHOLE_STORE), above, split=True) if above else None
+
+
+def _merge_step(group: KeyGroup, segments: tuple[Segment, ...], version: int) -> Step | None:
+    """Merge with the base if the changes outweigh it or touch half as many keys; otherwise merge only the newest, if too many.
+
+    A single segment with changes is merged with the base once a micro-batch does not write to the key group. Otherwise, every micro-batch
+    that writes to all keys would also merge all of them.
+    """
     if len(segments) < 2:
         return None
     first, rest = segments[0], segments[1:]
     size, touched = _weight(rest)
-    if (size >= first.size or 2 * touched >= first.changes > 0) and len(segments) >= 3:
+    outweigh = size >= first.size or 2 * touched >= first.changes > 0
+    if outweigh and (len(segments) >= 3 or segments[-1].upto < version):
         return Step(group, segments, _too_large(group, segments))
     return Step(group, _newest(rest), split=False) if len(segments) > _MAX_SEGMENTS else None
 
 
-def _collecting(group: KeyGroup, segments: tuple[Segment, ...]) -> Step | None:
-    """Move changes down if there are enough; otherwise merge the newest if there are too many segments."""
+def _changes_below(manifest: Manifest) -> dict[KeyGroup, int]:
+    """Return the number of changes below each key group that has been split."""
+    below: dict[KeyGroup, int] = {}
+    for (store, number), segments in manifest.segments.items():
+        changes = sum([segment.changes for segment in segments])
+        for upper in groups_above(number):
+            below[store, upper] = below.get((store, upper), 0) + changes
+    return below
+
+
+def _collecting(group: KeyGroup, segments: tuple[Segment, ...], below: int) -> Step | None:
+    """Move changes down if there are enough, or half as many as below; otherwise merge the newest if there are too many segments.
+
+    Without the second condition, a few deletions would keep large values in the log.
+    """
     size, touched = _weight(segments)
-    if size * _MOVED_DOWN_AT >= LARGEST_BYTES or touched * _MOVED_DOWN_AT >= LARGEST_CHANGES:
+    if not are_few(size, touched) or 2 * touched >= below > 0:
         return Step(group, segments, split=True)
     return Step(group, _newest(segments), split=False) if len(segments) > _MAX_SEGMENTS else None
 
@@ -93,4 +134,4 @@ def _too_large(group: KeyGroup, segments: tuple[Segment, ...]) -> bool:
 
 
 def _weight(segments: Sequence[Segment]) -> tuple[int, int]:
-    return sum(segment.size for segment in segments), sum(segment.changes for segment in segments)
+    return sum([segment.size for segment in segments]), sum([segment.changes for segment in segments])

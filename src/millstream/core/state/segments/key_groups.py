@@ -1,51 +1,61 @@
-"""Key groups: fixed shares of the keys of a store, by checksum.
+"""Key groups: shares of the keys of a store, by checksum.
 
-Key groups form a trie over the checksum of the key. A micro-batch writes its changes to the 64 *top* key groups, by the last six
-bits. A key group that has grown too large for one compaction step is split by two more bits: its content moves down to four key
-groups. From then on it only collects changes, which move down once there are enough of them. Deeper key groups hold older changes, so
-the deepest key group is read first. Without splits, a compaction step would grow with the store. With more top key groups, every
-micro-batch would pay for all of them.
+Key groups form a trie over the checksum of the key. At the top is the key group of the whole store, to which a micro-batch with few
+changes writes one segment. A micro-batch with many changes writes to the 64 key groups below it, by the last six bits. A key group that
+has grown too large for one compaction step is split: its content moves down, to the 64 key groups below the whole store or, by two more
+bits, to four. From then on it only collects changes, which move down once there are enough of them. Deeper key groups hold older
+changes, so the deepest key group is read first. Without splits, a compaction step would grow with the store.
 """
 
 from __future__ import annotations
 
 import zlib
+from functools import cache
+
+WHOLE_STORE = -1
+"""The number of the key group with all keys of a store."""
 
 KEY_GROUPS = 64
-"""Number of top key groups per store and task, a power of two. With 64, even a large micro-batch writes at most 64 segments to Spark's
-state per store (about 5 ms)."""
+"""Number of key groups directly below the whole store, a power of two. With 64, even a large micro-batch writes at most 64 segments to
+Spark's state per store (about 5 ms)."""
 
-_TOP_BITS = KEY_GROUPS.bit_length() - 1
+_FIRST_BITS = KEY_GROUPS.bit_length() - 1
 MORE_BITS = 2
-"""Number of checksum bits by which a split divides a key group."""
+"""Number of checksum bits by which a split divides a key group below the whole store."""
 
 KeyGroup = tuple[str, int]
-"""A byte store and the number of a key group: 0 to 63 for a top key group. The number of a deeper key group is a leading 1 bit
-followed by the last bits of the checksum."""
+"""A byte store and the number of a key group: -1 for the whole store, 0 to 63 for the key groups below it. The number of a deeper key
+group is a leading 1 bit followed by the last bits of the checksum."""
 
 
 def key_group(key: bytes) -> int:
+    """Return the key group directly below the whole store to which a key belongs."""
     return zlib.crc32(key) & (KEY_GROUPS - 1)
 
 
 def lower_group(number: int, key: bytes) -> int:
     """Return the key group below a key group to which one of its keys belongs."""
+    if number == WHOLE_STORE:
+        return key_group(key)
     leading = 1 << (bits_of(number) + MORE_BITS)
     return leading | zlib.crc32(key) & (leading - 1)
 
 
-def top_group(number: int) -> int:
-    return number & (KEY_GROUPS - 1)
-
-
 def bits_of(number: int) -> int:
-    return _TOP_BITS if number < KEY_GROUPS else number.bit_length() - 1
+    """Return the number of checksum bits that the keys of a key group have in common."""
+    if number == WHOLE_STORE:
+        return 0
+    return _FIRST_BITS if number < KEY_GROUPS else number.bit_length() - 1
 
 
-def parent_of(number: int) -> int | None:
-    """Return the key group from which this one was split, or None for a top key group."""
+@cache
+def groups_above(number: int) -> tuple[int, ...]:
+    """Return the key groups that were split until this one was reached, the whole store last."""
+    if number == WHOLE_STORE:
+        return ()
     bits = bits_of(number) - MORE_BITS
-    if bits < _TOP_BITS:
-        return None
+    if bits < _FIRST_BITS:
+        return (WHOLE_STORE,)
     low = number & ((1 << bits) - 1)
-    return low if bits == _TOP_BITS else 1 << bits | low
+    parent = low if bits == _FIRST_BITS else 1 << bits | low
+    return parent, *groups_above(parent)

@@ -1,7 +1,7 @@
 """The log: the durable content of a task's stores, as segments of changes in Spark's state.
 
-Each micro-batch writes one segment per store and *key group* (a fixed share of the keys, by checksum). The *manifest* lists the
-segments. It is written in the same Spark commit, so the two cannot disagree. The manifest determines
+Each micro-batch writes one segment per store or, with many changes, one per *key group* (a share of the keys, by checksum). The *manifest*
+lists the segments. It is written in the same Spark commit, so the two cannot disagree. The manifest determines
 
 * how a local copy at version v catches up: it applies, in order, the segments that reach beyond v. If deletions between v and the
   current version are no longer in the log, the copy is rebuilt from scratch;
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Version, renamed, store_of
-from millstream.core.state.segments.key_groups import KeyGroup, bits_of, parent_of, top_group
+from millstream.core.state.segments.key_groups import KeyGroup, bits_of, groups_above
 
 _REMEMBERED = 64
 """Number of recent versions whose tokens are kept, to recognise a local copy that belongs to the same history."""
@@ -139,13 +139,7 @@ class Manifest:
 
 
 def split_groups(manifest: Manifest) -> set[KeyGroup]:
-    groups: set[KeyGroup] = set()
-    for store, number in manifest.segments:
-        upper = parent_of(number)
-        while upper is not None and (store, upper) not in groups:
-            groups.add((store, upper))
-            upper = parent_of(upper)
-    return groups
+    return {(store, upper) for store, number in manifest.segments for upper in groups_above(number)}
 
 
 def advanced(manifest: Manifest, token: str) -> Manifest:
@@ -288,8 +282,8 @@ def catch_up(manifest: Manifest, copy: Version | None) -> list[tuple[KeyGroup, S
 
 
 def _in_order(manifest: Manifest, number: int) -> list[tuple[KeyGroup, Segment]]:
-    """Return the segments that reach beyond a version, by store and top key group, deepest key group first."""
-    groups = sorted(manifest.segments, key=lambda g: (g[0], top_group(g[1]), -bits_of(g[1]), g[1]))
+    """Return the segments that reach beyond a version, by store, deepest key groups first."""
+    groups = sorted(manifest.segments, key=lambda g: (g[0], -bits_of(g[1]), g[1]))
     return [(group, s) for group in groups for s in manifest.segments[group] if s.upto > number]
 
 

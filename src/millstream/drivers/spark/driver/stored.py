@@ -82,8 +82,8 @@ def _segment_sequences(manifest: Manifest, store: str) -> frozenset[int]:
 
 def _content(manifest: Manifest, store: str, data: Mapping[int, bytes]) -> Changes:
     rows_of: dict[str, dict[bytes, bytes]] = {}
-    for (name, number), segment in catch_up(manifest.only([store]), None) or ():
-        where = f"segment {segment.sequence} of store {store!r}, key group {number}"
+    for (name, _), segment in catch_up(manifest.only([store]), None) or ():
+        where = f"segment {segment.sequence} of store {store!r}"
         if segment.sequence not in data:
             raise StoreError(
                 f"the log is damaged: {where} is missing from the checkpoint. Read a backup of the checkpoint instead"

@@ -15,7 +15,7 @@ import pyarrow as pa
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, Segments, StoreChange, Version
-from millstream.core.state.segments.compaction import due_for_compaction
+from millstream.core.state.segments.compaction import due_before_appending, due_for_compaction
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import (
     Manifest,
@@ -111,13 +111,16 @@ class StateLog:
     def _append_changes(
         self, manifest: Manifest, store: str, items: list[StoreChange]
     ) -> tuple[Manifest, list[bytes], int]:
-        """Append the changes of a byte store as one segment per key group.
+        """Append the changes of a byte store, in the order of :func:`segments_of`.
 
         Returns:
             The manifest, the segments before compression, and the number of bytes written.
         """
         segments, written = [], 0
         for number, count, encoded in segments_of(items):
+            step = due_before_appending(manifest, (store, number))
+            if step is not None:
+                manifest = self._run_step(manifest, step)
             segments.append(encoded)
             data = packed(encoded)
             manifest, segment = appended(manifest, (store, number), len(data), count)
@@ -151,16 +154,16 @@ class StateLog:
 
     def _compact(self, manifest: Manifest, budget: int) -> Manifest:
         for step in list(due_for_compaction(manifest, budget)):
-            parts = [self._read(step.group, segment) for segment in step.merged]
-            if step.merged[0].base:
-                parts[0] = parts[0].drop_null()
-            changes = merged(parts)
-            manifest = (
-                self._moved_down(manifest, step, changes)
-                if step.split
-                else self._merged(manifest, step, changes)
-            )
-            self._remove(step.merged)
+            manifest = self._run_step(manifest, step)
+        return manifest
+
+    def _run_step(self, manifest: Manifest, step: Step) -> Manifest:
+        parts = [self._read(step.group, segment) for segment in step.merged]
+        if step.merged[0].base:
+            parts[0] = parts[0].drop_null()
+        move = self._moved_down if step.split else self._merged
+        manifest = move(manifest, step, merged(parts))
+        self._remove(step.merged)
         return manifest
 
     def _merged(self, manifest: Manifest, step: Step, changes: pa.Table) -> Manifest:
@@ -190,8 +193,7 @@ class StateLog:
 
     def _stored(self, group: KeyGroup, segment: Segment) -> tuple[bytes, str]:
         """Return a segment, and its name in errors."""
-        store, number = group
-        where = f"segment {segment.sequence} of store {store!r}, key group {number}, task {self._task}"
+        where = f"segment {segment.sequence} of store {group[0]!r}, task {self._task}"
         stored = self._segments.getValue((segment.sequence,))
         if stored is None:
             raise StoreError(
