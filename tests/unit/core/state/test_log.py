@@ -283,6 +283,7 @@ class TestSplitting:
         large = LARGEST_BYTES + 1
         assert [self.splits(large, count) for count in (1, 1023, 1024)] == [False, False, True]
         assert not self.splits(LARGEST_BYTES, 1024)
+        assert [self.splits(size, 3, number=WHOLE_STORE) for size in (large - 1, large)] == [False, True]
 
     @pytest.mark.parametrize(("touched", "moves"), [(49, False), (50, True)])
     def test_moves_changes_down_when_they_are_half_as_many_as_below(self, touched: int, moves: bool) -> None:

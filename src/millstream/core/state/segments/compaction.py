@@ -11,7 +11,7 @@ LARGEST_BYTES = 2 << 20
 LARGEST_CHANGES = 32_768
 """Size in bytes and in changes above which a key group is split. One step reads about twice as much, in 0.1 s."""
 _TOO_FEW_TO_SPLIT = 1024
-"""A key group with fewer changes is not split for its bytes alone: a few large values stay together."""
+"""A key group below the whole store with fewer changes is not split for its bytes alone: a few large values stay together."""
 _MOVED_DOWN_AT = 4
 """A split key group moves its changes down when they reach 1/n of the largest size."""
 
@@ -129,7 +129,8 @@ def _newest(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
 
 def _too_large(group: KeyGroup, segments: tuple[Segment, ...]) -> bool:
     size, touched = _weight(segments)
-    large = touched > LARGEST_CHANGES or (size > LARGEST_BYTES and touched >= _TOO_FEW_TO_SPLIT)
+    many = touched >= _TOO_FEW_TO_SPLIT or group[1] == WHOLE_STORE
+    large = touched > LARGEST_CHANGES or (size > LARGEST_BYTES and many)
     return large and bits_of(group[1]) + MORE_BITS <= _MOST_BITS
 
 

@@ -164,9 +164,7 @@ def test_of_a_damaged_segment_names_it_and_leaves_no_version(task: Task) -> None
     sequence = max(key for (key,) in task.state.content)
     (data,) = task.state.content[(sequence,)]
     task.state.content[(sequence,)] = (data[:-1] + bytes([data[-1] ^ 1]),)
-    with pytest.raises(
-        StoreError, match=rf"the log is damaged: segment {sequence} of store '[st]', task"
-    ):
+    with pytest.raises(StoreError, match=rf"the log is damaged: segment {sequence} of store '[st]', task"):
         task.log.restore(task.manifest, task.copy("new"))
     version = task.copy("new").version()
     assert version is None or version.number < 0
