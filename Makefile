@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SEED ?= 1
+KILLS ?= 200
 JOB ?= count
 SERVICE ?= pypi
 # Tests start hundreds of Python processes; without bytecode, each of them would compile the package again.
@@ -12,6 +13,9 @@ BY_FILE := --dist=loadfile --no-loadscope-reorder --durations=20
 
 # A wait that took too long is tried again, once: another program may have had the machine. A wrong result never is.
 TRY_AGAIN := --reruns=1 --only-rerun='Failed: (Timeout|waited)'
+
+SOAK_TEST := MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest --timeout=7200 --dist=loadfile --no-loadscope-reorder
+SOAK_KILLS = $(BIN)/python -m millstream.testing.crash --guarantee exactly_once --kills-per-run 20 --brokers 3 --seed $(SEED)
 
 comma := ,
 .PHONY: help setup demo test test-unit coverage check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak clean
@@ -105,22 +109,20 @@ peers: setup ## The programs for Kafka Streams, Faust, Quix Streams, Bytewax and
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup packages deployments peers ## Properties with fresh seeds, 10,000 simulated runs, 1,000 flipped bits in the files of each kind, full proofs of calls, all recordings on Spark, tests with more pairs of parameters, 200 kills of each application, and with executors, a million calls, in many hours; writes into build/
-	MILLSTREAM_TEST_PROOFS=full HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest --timeout=7200 tests/properties
-	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(BIN)/python -m pytest --numprocesses=2 tests/simulation/test_seeds.py
-	MILLSTREAM_TEST_FLIPS=1000 $(BIN)/python -m pytest tests/unit/drivers/test_damage.py tests/unit/edge/checkpoint/test_flips.py \
+soak: setup ## Properties with fresh seeds, 10,000 simulated runs, 1,000 flipped bits in the files of each kind, all recordings on Spark, all proofs and tests with applications in full, KILLS (200) kills, a million calls; in hours; writes into build/
+	HYPOTHESIS_PROFILE=thorough $(SOAK_TEST) --numprocesses=2 tests/properties
+	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(SOAK_TEST) --numprocesses=2 tests/simulation/test_seeds.py
+	MILLSTREAM_TEST_FLIPS=1000 $(SOAK_TEST) --numprocesses=2 tests/unit/drivers/test_damage.py tests/unit/edge/checkpoint/test_flips.py \
 		tests/unit/drivers/spark/executor/test_flips_in_global_copies.py tests/integration/test_damaged_checkpoints.py
-	MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest tests/proofs tests/golden tests/integration tests/cli
-	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=2 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	MILLSTREAM_TEST_PROOFS=full MILLSTREAM_TEST_RECORDINGS_SEED=3 $(BIN)/python -m pytest tests/integration/test_golden_recordings.py
-	$(BIN)/python -m millstream.testing.crash --app word-count,windowed,replay,two-stores,ranges,calls,fan-out --guarantee exactly_once \
-		--kills 1400 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak.json
-	$(BIN)/python -m millstream.testing.crash --app two-stores,windowed --engine rocksdb --guarantee exactly_once \
-		--kills 80 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak-rocksdb.json
-	$(BIN)/python -m millstream.testing.crash --app word-count,ranges --targets executor,worker,driver,broker --guarantee exactly_once \
-		--kills 200 --kills-per-run 20 --brokers 3 --seed $(SEED) --results build/soak-executors.json
-	$(BIN)/python -m millstream.testing.crash --app many-calls --records 1000000 --guarantee exactly_once \
-		--kills 20 --brokers 3 --seed $(SEED) --results build/soak-calls.json
+	$(SOAK_TEST) --numprocesses=2 -m "not alone" tests/golden tests/integration tests/cli
+	$(SOAK_TEST) -m alone tests/golden tests/integration tests/cli
+	$(SOAK_TEST) tests/proofs
+	MILLSTREAM_TEST_RECORDINGS_SEED=2 $(SOAK_TEST) --numprocesses=2 tests/integration/test_golden_recordings.py
+	MILLSTREAM_TEST_RECORDINGS_SEED=3 $(SOAK_TEST) --numprocesses=2 tests/integration/test_golden_recordings.py
+	$(SOAK_KILLS) --app word-count,windowed,replay,two-stores,ranges,calls,fan-out --kills $$(($(KILLS) * 7 / 10)) --results build/soak.json
+	$(SOAK_KILLS) --app two-stores,windowed --engine rocksdb --kills $$(($(KILLS) / 10)) --results build/soak-rocksdb.json
+	$(SOAK_KILLS) --app word-count,ranges --targets executor,worker,driver,broker --kills $$(($(KILLS) / 5)) --results build/soak-executors.json
+	$(SOAK_KILLS) --app many-calls --records 1000000 --kills 20 --results build/soak-calls.json
 
 clean: ## Remove the environment and what the tools left
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse build

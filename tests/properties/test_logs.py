@@ -30,6 +30,7 @@ from millstream.core.state.segments.log import (
     catch_up,
     compacted,
     decode_manifest,
+    drops_deletions,
     emptied,
     encode_manifest,
     moved_down,
@@ -85,7 +86,7 @@ class Log:
     def _compacted(self, manifest: Manifest, step: Step) -> Manifest:
         parts = [self.segments.pop(segment.sequence) for segment in step.merged]
         self.longest_step = max(self.longest_step, sum(map(len, parts)))
-        if step.merged[0].base:
+        if drops_deletions(step.merged):
             parts[0] = [change for change in parts[0] if change[1] is not None]
         changes = list(dict(chain.from_iterable(parts)).items())
         if not step.split:
@@ -183,6 +184,15 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
                 self.write(batch, budget)
             if immediately:
                 self.follow(copy)
+
+        @rule(in_steps=st.booleans())
+        def empty_a_store_and_fill_it_again(self, in_steps: bool) -> None:
+            self.copies.append(Copy(self.log.manifest.current, self.model))
+            entries = [entry for entry in self.model if entry[0] == "s"]
+            steps = [[entry] for entry in entries] if in_steps else [entries] if entries else []
+            for step in steps:
+                self.write(dict.fromkeys(step), ENOUGH)
+            self.write({("s", key): b"again" for key in KEYS[1:]}, ENOUGH)
 
         @rule(data=st.data())
         def catch_a_copy_up(self, data: st.DataObject) -> None:

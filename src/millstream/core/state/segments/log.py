@@ -191,8 +191,16 @@ def moved_down(
 
 
 def _since(merged: Sequence[Segment]) -> int:
-    """Return the ``since`` of a merged segment: a merge drops the deletions of the base and keeps those after it."""
-    return merged[0].upto if merged[0].base else merged[0].since
+    """Return the ``since`` of a merged segment."""
+    return merged[0].upto if drops_deletions(merged) else merged[0].since
+
+
+def drops_deletions(merged: Sequence[Segment]) -> bool:
+    """Return whether a step drops the deletions in its first segment: a merge drops those of the base and keeps those after it.
+
+    A base that only moves down keeps them. Without them, it could be empty, and copies that still have the deleted keys would not be rebuilt.
+    """
+    return merged[0].base and len(merged) > 1
 
 
 def _with_group(manifest: Manifest, group: KeyGroup, segments: tuple[Segment, ...]) -> Manifest:

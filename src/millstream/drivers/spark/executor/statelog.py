@@ -24,6 +24,7 @@ from millstream.core.state.segments.log import (
     advanced,
     appended,
     compacted,
+    drops_deletions,
     emptied,
     moved_down,
     without_slices,
@@ -159,7 +160,7 @@ class StateLog:
 
     def _run_step(self, manifest: Manifest, step: Step) -> Manifest:
         parts = [self._read(step.group, segment) for segment in step.merged]
-        if step.merged[0].base:
+        if drops_deletions(step.merged):
             parts[0] = parts[0].drop_null()
         move = self._moved_down if step.split else self._merged
         manifest = move(manifest, step, merged(parts))

@@ -140,6 +140,20 @@ def test_parked_changes_that_cannot_be_read_are_fetched(
     assert content(copy) == {b"a": b"1"}
 
 
+def test_a_copy_forgets_what_was_deleted_before_the_content_moved_down(
+    log: StateLog, copy: LocalCopy, other: LocalCopy
+) -> None:
+    manifest = Manifest()
+    for changes in ([(b"a", b"1"), (b"b", b"2")], [(b"a", None)], [(b"b", None)]):
+        manifest = batch(log, manifest, copy, *changes)
+        if content(other) == {}:
+            log.restore(manifest, other)
+    many: list[StoreChange] = [(b"c%d" % number, b"3") for number in range(10_000)]
+    manifest = batch(log, manifest, copy, *many)
+    log.restore(manifest, other)
+    assert content(other) == dict(many)
+
+
 def test_a_copy_of_an_earlier_checkpoint_is_thrown_away(log: StateLog, copy: LocalCopy) -> None:
     copy.apply({"s": [(b"old", b"1")]}, Version(5, "earlier"))
     assert log.restore(Manifest(), copy) == 0
