@@ -70,11 +70,9 @@ def segments_of(changes: Sequence[StoreChange]) -> Iterator[tuple[int, int, byte
         order = order[np.argsort(groups[order], kind="stable")]
         ends = dict(enumerate(np.cumsum(np.bincount(groups, minlength=KEY_GROUPS)).tolist()))
     keys, values = _Pieces(keys.take(order)), _Pieces(values.take(order))
-    start = 0
-    for number, end in ends.items():
+    for number, (start, end) in zip(ends, pairwise([0, *ends.values()])):
         if start < end:
             yield number, end - start, _segment(keys, values, start, end)
-        start = end
 
 
 class _Pieces:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark import cloudpickle
@@ -96,8 +97,11 @@ def test_a_reference_keeps_its_identity(reference: object) -> None:
             ms.secret.file("/nowhere/at/all"),
             r"ms.secret.file\('/nowhere/at/all'\) cannot be read.*every host",
         ),
-        (ms.secret.fetched(lambda: 1 / 0), r"ms.secret.fetched\(.*lambda.*\) raised ZeroDivisionError"),  # type: ignore[arg-type, return-value]
-        (ms.secret.fetched(lambda: 7), r"returned int, not str"),  # type: ignore[arg-type, return-value]
+        (
+            ms.secret.fetched(cast(Any, lambda: 1 / 0)),
+            r"ms.secret.fetched\(.*lambda.*\) raised ZeroDivisionError",
+        ),
+        (ms.secret.fetched(cast(Any, lambda: 7)), r"returned int, not str"),
     ],
 )
 def test_what_is_not_there_is_reported_with_its_location(secret: Secret, message: str) -> None:
