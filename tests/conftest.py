@@ -37,7 +37,7 @@ settings.register_profile("random", settings.get_profile("millstream"), derandom
 settings.register_profile(
     "thorough",
     settings.get_profile("random"),
-    max_examples=400,
+    max_examples=1000,
     stateful_step_count=60,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "millstream"))
