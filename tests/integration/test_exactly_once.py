@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 import threading
@@ -106,6 +107,19 @@ class TestADelivery:
         assert deliveries.deliver(5, b"a")
         assert deliveries.deliver(5, b"b", partition=1)
         assert deliveries.delivered() == [b"a", b"b"]
+
+    def test_is_connected_before_it_takes_over_the_id(
+        self, deliveries: Deliveries, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Otherwise, librdkafka waits 500 ms before it looks for the coordinator again."""
+        deliveries.publisher = replace(
+            deliveries.publisher, settings={**deliveries.publisher.settings, "debug": "eos"}
+        )
+        with caplog.at_level(logging.DEBUG, "millstream.librdkafka"):
+            for number in range(10):
+                deliveries.deliver(number, b"a")
+        assert "Querying for transaction coordinator: Acquire PID" in caplog.text
+        assert "Unable to query for transaction coordinator" not in caplog.text
 
     def test_that_is_aborted_leaves_nothing(self, deliveries: Deliveries) -> None:
         delivery = deliveries.publisher.delivery(0)

@@ -53,7 +53,7 @@ class Producer:
         """Whether records were lost, so that the transaction has to be aborted."""
         self._fatal = False
 
-    def list_topics(self, timeout: float) -> None:
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
         """Connect."""
         self._scheduler.step("connects")
 
