@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -65,10 +66,11 @@ def divided(log: Log, task: DividedTask, directory: Path) -> dict[TaskId, Log]:
     """Divide a log by share files; each share replaces a log of another task."""
     tasks = task.division.tasks(task.id)
     writers = {new: ShareWriter(directory, new) for new in tasks}
-    shares = SharesOfTask(task, log.manifest, {"task": None}, writers)
-    for (sequence,), (data,) in log.state.content.items():
-        shares.add(sequence, data)
-    shares.finish("token")
+    with ThreadPoolExecutor(2) as threads:
+        shares = SharesOfTask(task, log.manifest, {"task": None}, writers, threads)
+        for (sequence,), (data,) in log.state.content.items():
+            shares.add(sequence, data)
+        shares.finish("token")
     found = {}
     for new in tasks:
         writers[new].finish()

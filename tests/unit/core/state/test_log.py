@@ -136,11 +136,11 @@ class TestKeyGroups:
         lower = lower_group(5, KEYS_OF_5[0])
         lowest = lower_group(lower, KEYS_OF_5[0])
         manifest = grown(1, group=("store", lowest), manifest=grown(1, group=OTHER))
-        assert split_groups(manifest) == {("store", lower), ("store", 5), WHOLE}
+        assert split_groups(manifest.segments) == {("store", lower), ("store", 5), WHOLE}
 
     def test_of_a_whole_store_is_split_once_another_has_segments(self) -> None:
-        assert split_groups(grown(1, group=WHOLE)) == set()
-        assert split_groups(grown(1, group=GROUP)) == {WHOLE}
+        assert split_groups([WHOLE]) == set()
+        assert split_groups([GROUP]) == {WHOLE}
 
 
 class TestAppending:

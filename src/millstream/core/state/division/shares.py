@@ -1,9 +1,9 @@
 """Shares: the part of a task's state that each task with a smaller key range takes over.
 
-The log is divided segment by segment. A segment of a share contains the changes of the keys in its range and keeps its key group,
-versions and position, so deletions still hide older changes and nothing is merged. Each share receives a full copy of the state that
-is kept per task, such as stream time, the time of the partition and the schedules of punctuators, because all key ranges share the
-time of their partition.
+The log is divided key group by key group. A share has fewer keys, so its key groups are split fewer times: it has about as many changes in
+each of them as the divided log had. The segments of a key group become one, with the newest change of each key. Each share receives a full
+copy of the state that is kept per task, such as stream time, the time of the partition and the schedules of punctuators, because all key
+ranges share the time of their partition.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.partitioning import range_of
 from millstream.core.ports import StoreChange
 from millstream.core.state.division.entry_keys import EntryKey
-from millstream.core.state.segments.log import Manifest
+from millstream.core.state.segments.key_groups import MORE_BITS, KeyGroup, raised
+from millstream.core.state.segments.log import Manifest, Segment, catch_up, split_groups
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.plan import Plan
+
+_MOST_SPLITS: Final = 2
+"""Number of splits that a division undoes at most, because all segments below a key group are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +77,49 @@ class Division:
         return found
 
 
-def manifest_of_share(manifest: Manifest, kept: Mapping[int, tuple[int, int]], token: str) -> Manifest:
+class ShareGroup(NamedTuple):
+    """A key group of all shares of a task.
+
+    Attributes:
+        merged: The segments of the divided log that contain its changes, oldest first.
+        lowest: Whether it has no key groups below it. Then its deletions hide nothing.
+    """
+
+    group: KeyGroup
+    merged: tuple[Segment, ...]
+    lowest: bool
+
+
+def share_groups(manifest: Manifest, division: Division) -> list[ShareGroup]:
+    """Return the key groups of the shares. The sequence of a segment of a share is the position of its key group."""
+    more_bits = (division.ranges // division.before).bit_length() - 1
+    splits = min(more_bits // MORE_BITS, _MOST_SPLITS)
+    merged: dict[KeyGroup, list[Segment]] = defaultdict(list)
+    for (store, number), segment in catch_up(manifest, None) or ():
+        merged[store, raised(number, splits)].append(segment)
+    split = split_groups(merged)
+    return [ShareGroup(group, tuple(segments), group not in split) for group, segments in merged.items()]
+
+
+def manifest_of_share(
+    manifest: Manifest, groups: list[ShareGroup], kept: Mapping[int, tuple[int, int]], token: str
+) -> Manifest:
     """Return the manifest of a share.
 
     The history is cleared, because no local copy of a task with these keys or this number matches the content of the share.
 
     Args:
+        manifest: The manifest of the divided log.
         kept: Bytes and number of changes of each segment of the share, by sequence.
     """
     segments = {}
-    for group, own in manifest.segments.items():
-        left = tuple(
-            segment._replace(size=kept[segment.sequence][0], changes=kept[segment.sequence][1])
-            for segment in own
-            if segment.sequence in kept
-        )
-        if left:
-            segments[group] = left
-    return replace(manifest, segments=segments, history=(token,) if manifest.version else ())
+    for sequence, (size, changes) in sorted(kept.items()):
+        group, merged, lowest = groups[sequence]
+        upto = max(segment.upto for segment in merged)
+        since = upto if lowest else min(segment.since for segment in merged)
+        segments[group] = (Segment(sequence, since, upto, size, lowest, changes),)
+    history = (token,) if manifest.version else ()
+    return replace(manifest, segments=segments, next_sequence=len(groups), history=history)
 
 
 def divisions(plan: Plan, before: Remembered) -> dict[int, Division]:

@@ -53,9 +53,16 @@ def groups_above(number: int) -> tuple[int, ...]:
     """Return the key groups that were split until this one was reached, the whole store last."""
     if number == WHOLE_STORE:
         return ()
-    bits = bits_of(number) - MORE_BITS
-    if bits < _FIRST_BITS:
+    if number < KEY_GROUPS:
         return (WHOLE_STORE,)
-    low = number & ((1 << bits) - 1)
-    parent = low if bits == _FIRST_BITS else 1 << bits | low
+    parent = raised(number, 1)
     return parent, *groups_above(parent)
+
+
+def raised(number: int, splits: int) -> int:
+    """Return the key group that is ``splits`` splits above, but not the whole store unless it is given."""
+    if number == WHOLE_STORE:
+        return number
+    bits = max(bits_of(number) - splits * MORE_BITS, _FIRST_BITS)
+    low = number & ((1 << bits) - 1)
+    return low if bits == _FIRST_BITS else 1 << bits | low

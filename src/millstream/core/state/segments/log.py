@@ -138,8 +138,9 @@ class Manifest:
         return cls(data["version"], tuple(data["history"]), data["next"], segments)
 
 
-def split_groups(manifest: Manifest) -> set[KeyGroup]:
-    return {(store, upper) for store, number in manifest.segments for upper in groups_above(number)}
+def split_groups(groups: Iterable[KeyGroup]) -> set[KeyGroup]:
+    """Return the key groups above those that are given."""
+    return {(store, upper) for store, number in groups for upper in groups_above(number)}
 
 
 def advanced(manifest: Manifest, token: str) -> Manifest:
@@ -160,7 +161,7 @@ def compacted(
     """Replace consecutive segments of a key group with one segment."""
     old = manifest.segments[group]
     index = old.index(merged[0])
-    base = index == 0 and group not in split_groups(manifest)
+    base = index == 0 and group not in split_groups(manifest.segments)
     segment = Segment(manifest.next_sequence, _since(merged), merged[-1].upto, size, base, count)
     return _with_group(manifest, group, (*old[:index], segment, *old[index + len(merged) :])), segment
 
@@ -171,7 +172,7 @@ def emptied(manifest: Manifest, step: Step) -> tuple[Manifest, bool]:
     Returns:
         The manifest, and whether the key group held all its live keys until now, that is, whether the step splits it.
     """
-    base = step.group not in split_groups(manifest)
+    base = step.group not in split_groups(manifest.segments)
     left = tuple(segment for segment in manifest.segments[step.group] if segment not in step.merged)
     others = {group: segments for group, segments in manifest.segments.items() if group != step.group}
     return replace(manifest, segments={**others, step.group: left} if left else others), base
