@@ -12,6 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
 from millstream.core.runtime.auto_parallelism import WorkersChange
+from millstream.core.runtime.lifecycle import FINAL
 from millstream.core.topology.analysis.ranges import AUTO, Workers, is_automatic, with_workers
 from millstream.core.topology.layout import default_grouper
 from millstream.core.topology.plan import Plan
@@ -187,6 +188,8 @@ class Application:
             if bound.end is None:
                 run.query.launch = partial(self._launch, running, environment)
             run.await_first_batch()
+            if run.state.now in FINAL:
+                return running
             if run.plan.purged_topics:
                 interval_s = self.settings.repartition_purge_interval_ms / 1000
                 run.purging = PeriodicTask(run.purge.purge, interval_s)

@@ -158,7 +158,7 @@ class ApplicationRun:
         )
 
     def await_first_batch(self) -> None:
-        """Wait until the query has committed its first micro-batch, or has ended.
+        """Wait until the query has committed its first micro-batch, and report progress from then on, or until the query has ended.
 
         Raises:
             MillstreamError: If the application has failed.
@@ -166,7 +166,7 @@ class ApplicationRun:
         assert self.query.current is not None
         while not self.query.first_batch.wait(_POLL_S):
             if not self.query.current.isActive and self.await_termination(0):
-                break
+                return
         if self.state.on(Event.FIRST_BATCH_COMMITTED):
             keep_classes()
             self.progress.event("running", f"running after {self.progress.seconds:.1f} s")

@@ -51,3 +51,5 @@ class PeriodicTask:
                     log.warning("%s. This is tried again every %g s", failure, self._interval_s)
                 log.debug("will retry later", exc_info=True)
                 warned = failure
+            else:
+                warned = ""

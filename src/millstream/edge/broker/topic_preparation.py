@@ -29,6 +29,7 @@ from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.internal_topics import InternalTopics
 
 _WAIT_S = 3.0
+_POLL_S = 0.05
 _OF_BROKERS: Final = "auto.create.topics.enable"
 _OF_CLIENTS: Final = "allow.auto.create.topics"
 
@@ -131,6 +132,7 @@ class TopicPreparation:
                     f"automatically: {', '.join(map(repr, missing))}. Create them, for example with kafka-topics --create "
                     f"--topic {missing[0]} --partitions 4"
                 )
+            time.sleep(_POLL_S)
 
     def can_rebuild(self, plan: Plan, existing: Mapping[str, int]) -> bool:
         """Return whether an application without a checkpoint can continue from changelog topics and committed offsets.

@@ -193,7 +193,7 @@ def _read(file: Path) -> dict[str, dict[int, int]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise SettingsError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise SettingsError(f"{str(file)!r} cannot be read: {error}") from None
     try:

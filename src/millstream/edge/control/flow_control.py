@@ -162,6 +162,6 @@ def _write_kept_topics(home: Path, topics: frozenset[str]) -> None:
             file.unlink(missing_ok=True)
     except OSError as error:
         raise ControlError(
-            f"the pause cannot be kept across restarts: {str(file)!r} cannot be written ({error.strerror}). Nothing was "
+            f"the pause cannot be kept across restarts: {str(file)!r} cannot be written ({error.strerror or error}). Nothing was "
             "changed; a pause without keep=True needs no file"
         ) from None

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from millstream.core.model.errors import ControlError
@@ -355,7 +356,7 @@ class Lab:
 
     def _repr_html_(self) -> str:
         if self._running is None:
-            return f"<p><b>{self.id}</b>: nothing deployed</p>"
+            return f"<p><b>{escape(self.id)}</b>: nothing deployed</p>"
         return self._running._repr_html_() + self.picture()
 
     def __enter__(self) -> Self:

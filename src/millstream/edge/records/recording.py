@@ -75,7 +75,7 @@ def record(
             file.unlink()  # a part would look like the whole slice
             raise
     except OSError as error:
-        raise SettingsError(f"{str(file)!r} cannot be written: {error.strerror}") from None
+        raise SettingsError(f"{str(file)!r} cannot be written: {error.strerror or error}") from None
     return counts
 
 

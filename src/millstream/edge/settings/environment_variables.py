@@ -38,7 +38,9 @@ def settings_file() -> str | None:
     except FileNotFoundError:
         raise SettingsError(f"the settings file {file!r} does not exist {origin}") from None
     except OSError as error:
-        raise SettingsError(f"the settings file {file!r} cannot be read: {error.strerror} {origin}") from None
+        raise SettingsError(
+            f"the settings file {file!r} cannot be read: {error.strerror or error} {origin}"
+        ) from None
     return file
 
 

@@ -19,7 +19,7 @@ def check_spark_packages() -> None:
     Raises:
         SettingsError: If a package is missing; without this check, workers would end without an error message.
     """
-    missing = [module for module in SPARK if not _is_installed(module)]
+    missing = [module for module in SPARK if not is_installed(module)]
     if missing:
         raise SettingsError(_message("An application on Spark", missing[0]))
 
@@ -40,7 +40,7 @@ def _message(user: str, module: str) -> str:
     )
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # its parent package is missing

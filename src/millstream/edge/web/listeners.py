@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
 from millstream.edge.settings.settings import Settings
+from millstream.edge.spark.required_packages import is_installed
 
 if TYPE_CHECKING:
     from millstream.edge.metrics.application_metrics import Measured
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millstream.http")
 
-_PACKAGES: Final = {"prometheus_client": "prometheus-client", "opentelemetry": "opentelemetry-api"}
+_PACKAGES: Final = {"prometheus_client": "prometheus-client", "opentelemetry.metrics": "opentelemetry-api"}
 
 
 class Listeners:
@@ -90,7 +90,7 @@ class Listeners:
         say("listens", f"metrics at {listener.url}/metrics", metrics=listener.url)
 
     def _telemetry(self, application: Shown) -> None:
-        _check("opentelemetry", "opentelemetry=True", "opentelemetry")
+        _check("opentelemetry.metrics", "opentelemetry=True", "opentelemetry")
         from millstream.edge.metrics.telemetry import observe
 
         self._closing.callback(observe(self._viewer(application).now))
@@ -122,7 +122,7 @@ class Listeners:
 
 
 def _check(module: str, setting: str, extra: str) -> None:
-    if find_spec(module) is None:
+    if not is_installed(module):
         raise SettingsError(
             f"{setting} needs the package {_PACKAGES[module]}, which is not installed here: pip install "
             f"'millstream[{extra}]'"

@@ -98,7 +98,7 @@ def address_of(home: Path, application_id: str) -> str:
         return (home / FILE).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ControlError(
-            f"application {application_id!r} has no page that this user can open ({error.strerror}: "
+            f"application {application_id!r} has no page that this user can open ({error.strerror or error}: "
             f"{str(home / FILE)!r}). Start it with page_port=0, or pass the application's --state-dir"
         ) from None
 

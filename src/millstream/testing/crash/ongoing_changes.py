@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -77,9 +77,10 @@ class Changes(threading.Thread):
         if self._kind == "workers":
             yield partial(_set_workers, self._home)
             return
-        coordinator = Coordinator({"bootstrap.servers": self._servers, **QUIET_CLIENT}, self._topic)
-        yield lambda ranges: coordinator.change(_PARTITION, ranges)
-        coordinator.close()
+        with closing(
+            Coordinator({"bootstrap.servers": self._servers, **QUIET_CLIENT}, self._topic)
+        ) as coordinator:
+            yield lambda ranges: coordinator.change(_PARTITION, ranges)
 
 
 def _set_workers(home: Path, workers: int) -> None:
