@@ -64,7 +64,7 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         f"{int(others * 100) + 1} % of the machine in any run."
     )
     yield ""
-    yield "| job | what | ratio to Kafka Streams: median (worst pair) | records/s, Millstream : Kafka Streams | core-seconds, the same |"
+    yield "| job | what | ratio to Kafka Streams: median (worst pair) | records/s, Millstream : Kafka Streams | core-seconds, Millstream : Kafka Streams |"
     yield "|---|---|---|---|---|"
     for job, found in jobs.items():
         ratio, used = found["ratio"], f"{found['processor_s']:.1f} : {found['peer_processor_s']:.1f}"
@@ -73,13 +73,13 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"| `{job}` | {_JOBS[job]} | {figure} | {rates} | {used} |"
     yield ""
     yield (
-        "Rates count from the first record to the last. Core-seconds are those of all processes of a side, from the start of the program; "
-        "starting Spark"
+        "Rates count from the first record to the last. Core-seconds are those of all processes of the program, including its start, which "
+        "is most"
     )
     with_start = next(iter(jobs.values()))
     first = next(iter(jobs))
     yield (
-        f"takes most of those of Millstream. From program start to the last record, `{first}` takes {with_start['seconds_with_start']:.1f} s, "
+        f"of those of Millstream. From program start to the last record, `{first}` takes {with_start['seconds_with_start']:.1f} s, "
         f"and {with_start['peer_seconds_with_start']:.1f} s in Kafka Streams."
     )
 

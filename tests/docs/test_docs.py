@@ -201,7 +201,7 @@ def test_rules_of_client_settings_are_those_of_the_code() -> None:
         elif rule.allowed:
             assert re.findall("`([^`]+)`", may_be) == list(rule.allowed)
         else:
-            assert may_be == f"refused: use {rule.instead}"
+            assert may_be == f"refused: {rule.advice}"
 
 
 def test_preset_client_settings_are_those_of_the_code() -> None:

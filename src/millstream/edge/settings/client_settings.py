@@ -22,13 +22,13 @@ class Rule:
 
     Attributes:
         allowed: Allowed values in lower case; None for any, empty for none.
-        instead: What to use instead, if no value is allowed.
+        advice: What to use instead, or why there is nothing, if no value is allowed.
     """
 
     names: tuple[str, ...]
     meaning: str
     allowed: tuple[str, ...] | None = None
-    instead: str = ""
+    advice: str = ""
 
     def check(self, name: str, value: object) -> None:
         """Refuse a value that is not allowed.
@@ -43,7 +43,7 @@ class Rule:
         if self.allowed is None or str(revealed(value)).strip().lower() in self.allowed:
             return
         if not self.allowed:
-            raise ValueError(f"{name!r} cannot be set here; use {self.instead}")
+            raise ValueError(f"{name!r} cannot be set here: {self.advice}")
         raise ValueError(f"{name!r} can only be {' or '.join(self.allowed)}: {self.meaning}")
 
 
@@ -55,24 +55,26 @@ def _only(values: tuple[str, ...], meaning: str, *names: str) -> Rule:
     return Rule(names, meaning, values)
 
 
-def _refused(instead: str, meaning: str, *names: str) -> Rule:
-    return Rule(names, meaning, (), instead)
+def _refused(advice: str, meaning: str, *names: str) -> Rule:
+    return Rule(names, meaning, (), advice)
 
 
-_COMMITTED = "nothing: offsets are committed after their records are processed"
-_NO_MEMBER = "nothing: Spark assigns partitions to tasks, and the application does not join the group"
+_COMMITTED = "offsets are committed after their records are processed"
+_NO_MEMBER = "Spark assigns partitions to tasks, and the application does not join the group"
 
 RULES: Final[tuple[Rule, ...]] = (
     # Connection and identity.
     _refused(
-        "bootstrap_servers",
+        "use bootstrap_servers",
         "all clients must use one cluster: a transaction covers records and offsets",
         "bootstrap.servers",
         "metadata.broker.list",
     ),
     _any("the name in logs and quotas of the brokers", "client.id"),
     # Groups and offsets.
-    _refused("the application id, which is the group", "the group whose offsets are committed", "group.id"),
+    _refused(
+        "use the application id, which is the group", "the group whose offsets are committed", "group.id"
+    ),
     _refused(
         _NO_MEMBER,
         "the assignment of partitions",
@@ -102,18 +104,18 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     # Reading.
     _refused(
-        "isolation_level",
+        "use isolation_level",
         "planner, readers and changelogs must agree on what can be read: records of aborted transactions would be "
         "processed, or an open one would stop the application",
         "isolation.level",
     ),
     _refused(
-        "auto_offset_reset, or offset_reset=... at the source",
+        "use auto_offset_reset, or offset_reset=... at the source",
         "the planner decides where reading begins",
         "auto.offset.reset",
     ),
     _refused(
-        "nothing: Millstream needs these events",
+        "Millstream needs these events",
         "the last offsets of a range may contain no records (compaction, transaction markers)",
         "enable.partition.eof",
     ),
@@ -135,7 +137,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "queued.max.messages.kbytes",
         "receive.message.max.bytes",
     ),
-    _refused("max_batch_records", "maximum number of records per read", "max.poll.records"),
+    _refused("use max_batch_records", "maximum number of records per read", "max.poll.records"),
     _only(
         ("false",),
         "a deleted source topic would be created again, empty, and the loss would not be "
@@ -165,14 +167,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "choose partitions yourself, pass partitioner=... to the sink",
         "partitioner",
     ),
-    _refused("partitioner=... at the sink", "the partition of a key", "partitioner.class"),
+    _refused("use partitioner=... at the sink", "the partition of a key", "partitioner.class"),
     _refused(
-        "processing_guarantee='exactly_once'",
+        "use processing_guarantee='exactly_once'",
         "each Spark partition has its own id, which fences zombies",
         "transactional.id",
     ),
     _refused(
-        "transaction_timeout_ms",
+        "use transaction_timeout_ms",
         "time after which the broker aborts a transaction that is still open",
         "transaction.timeout.ms",
     ),
@@ -187,7 +189,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "request.timeout.ms",
     ),
     _any("on_produce_error applies to larger results", "message.max.bytes"),
-    _refused("message.max.bytes", "maximum size of a record", "max.request.size"),
+    _refused("use message.max.bytes", "maximum size of a record", "max.request.size"),
     _any(
         "size of requests; a micro-batch ends when all records are acknowledged",
         "linger.ms",
@@ -201,7 +203,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "queue.buffering.max.messages",
         "queue.buffering.max.kbytes",
     ),
-    _refused("queue.buffering.max.kbytes", "size of the send buffer", "buffer.memory"),
+    _refused("use queue.buffering.max.kbytes", "size of the send buffer", "buffer.memory"),
     _any(
         "how records are compressed",
         "compression.type",
@@ -209,7 +211,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "compression.level",
     ),
     _refused(
-        "nothing: a record that is not delivered ends the application",
+        "a record that is not delivered ends the application",
         "whether all records were delivered",
         "on_delivery",
         "delivery.report.only.error",
@@ -225,22 +227,24 @@ RULES: Final[tuple[Rule, ...]] = (
         "logger",
     ),
     _only(("true",), "needed for headers and timestamps", "api.version.request"),
-    _refused("its settings one by one", "topic settings in it would not be checked", "default.topic.config"),
     _refused(
-        "key=ms.serdes... at the source",
+        "use its settings one by one", "topic settings in it would not be checked", "default.topic.config"
+    ),
+    _refused(
+        "use key=ms.serdes... at the source",
         "how keys are read",
         "key.deserializer",
     ),
-    _refused("value=ms.serdes... at the source", "how values are read", "value.deserializer"),
-    _refused("key=ms.serdes... at the sink", "how keys are written", "key.serializer"),
-    _refused("value=ms.serdes... at the sink", "how values are written", "value.serializer"),
+    _refused("use value=ms.serdes... at the source", "how values are read", "value.deserializer"),
+    _refused("use key=ms.serdes... at the sink", "how keys are written", "key.serializer"),
+    _refused("use value=ms.serdes... at the sink", "how values are written", "value.serializer"),
     _refused(
-        "ssl.ca.location with a PEM file (keytool -exportcert -rfc)",
+        "use ssl.ca.location with a PEM file (keytool -exportcert -rfc)",
         "only Java's clients read such files",
         "ssl.truststore.location",
     ),
     _refused(
-        "ssl.certificate.location and ssl.key.location with PEM files",
+        "use ssl.certificate.location and ssl.key.location with PEM files",
         "only Java's clients read such files",
         "ssl.keystore.location",
     ),
@@ -292,7 +296,7 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         ['sasl.password', 'sasl.username']
         >>> librdkafka_settings({"isolation.level": "read_committed"})
         Traceback (most recent call last):
-        ValueError: 'isolation.level' cannot be set here; use isolation_level
+        ValueError: 'isolation.level' cannot be set here: use isolation_level
     """
     result: dict[str, Any] = {}
     for name, value in settings.items():

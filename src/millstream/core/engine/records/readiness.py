@@ -14,13 +14,13 @@ whenever a queue becomes empty:
   micro-batches. A deadline that has passed remains passed until the input has records or lag again, so the task idles only once.
 
 A record that is taken while an input is empty and has no virtual head is an *enforced* choice. If the input then delivers a smaller
-timestamp, that record is out of order. Enforced choices are counted, because results do not show that they depend on a guess.
+timestamp, that record is out of order. Enforced processing is counted, because results do not show that they depend on a guess.
 
 All lanes of a partition that is read through Spark's shuffle are one input. While the partition's upstream lags, another lane may deliver
 smaller timestamps. The virtual head of such an input therefore applies even while the input has records.
 
 Source: KIP-353, KIP-695; Kafka Streams ``PartitionGroup.readyToProcess``. There are two differences. The check does not end at the first
-input that is not ready, so the idle time of each input begins when the input is first found empty. And enforced choices are counted per
+input that is not ready, so the idle time of each input begins when the input is first found empty. And enforced processing is counted per
 record, even if the task does not wait (see docs/decisions/0021-waiting-for-empty-inputs.md).
 """
 
