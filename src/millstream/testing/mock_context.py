@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.core.model.durations import Duration, millis
@@ -27,6 +28,7 @@ class Forwarded(NamedTuple):
     child: str | None
 
 
+@dataclass(eq=False, repr=False)
 class CapturedPunctuator:
     """A function that a processor scheduled; call ``callback`` to punctuate.
 
@@ -38,14 +40,11 @@ class CapturedPunctuator:
         cancelled: Whether the processor has cancelled it.
     """
 
-    def __init__(
-        self, interval_ms: int, kind: PunctuationType, start_time: int | None, callback: Punctuator
-    ) -> None:
-        self.interval_ms = interval_ms
-        self.kind = kind
-        self.start_time = start_time
-        self.callback = callback
-        self.cancelled = False
+    interval_ms: int
+    kind: PunctuationType
+    start_time: int | None
+    callback: Punctuator
+    cancelled: bool = field(default=False, init=False)
 
     def cancel(self) -> None:
         """Cancel the schedule."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
@@ -29,7 +29,7 @@ from millstream.edge.application.draining import Draining
 from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.application.replaceable_query import ApplicationState, ReplaceableQuery
 from millstream.edge.broker.group_offsets import GroupOffsets
-from millstream.edge.broker.record_purging import Purge, RecordDeleter
+from millstream.edge.broker.record_purging import Purge
 from millstream.edge.checkpoint.continuity import Continuity
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.control_file import delete_control_file
@@ -45,6 +45,9 @@ from millstream.edge.status.progress_log import ProgressLog, RepeatedWarnings, f
 from millstream.edge.status.task_reports import TaskReports
 from millstream.edge.taps.tap_buffers import TapBuffers
 from millstream.edge.web.listeners import Listeners
+
+if TYPE_CHECKING:
+    from millstream.drivers.kafka.internal_topics import InternalTopics
 
 log = logging.getLogger("millstream.application")
 
@@ -68,7 +71,7 @@ class Resources:
     group_offsets: GroupOffsets
     lease: Lease
     flow_control: FlowControl
-    record_deleter: RecordDeleter
+    record_deleter: InternalTopics
     disconnect: Callable[[], None]
     copies: Callable[[], CopiesSpec]
     check_query_key: Callable[[SparkSession], None]

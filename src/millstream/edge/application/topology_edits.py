@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from millstream.core.model.errors import ControlError
 from millstream.core.runtime.pausing import chosen_topics
 from millstream.core.topology.plan import Plan
 from millstream.edge.checkpoint.continuity import Continuity
+from millstream.edge.control.remote_commands import Controllable
 from millstream.edge.lab.html import table_html
-from millstream.edge.status.application_status import Status
 
 _NO_CHANGE: Final = "changes no store and no topic"
 _EMPTY_S: Final = 30.0
@@ -85,18 +85,8 @@ def _external_topics(plan: Plan, topics: Iterable[str]) -> set[str]:
     return set(topics) - plan.internal_topics.keys()
 
 
-class Pausable(Protocol):
-    """An application whose topics can be paused."""
-
-    def pause(self, topics: Collection[str] | None = None) -> None: ...
-
-    def resume(self, topics: Collection[str] | None = None) -> None: ...
-
-    def status(self) -> Status: ...
-
-
 @contextmanager
-def emptied(application: Pausable, before: Plan, now: Plan) -> Iterator[None]:
+def emptied(application: Controllable, before: Plan, now: Plan) -> Iterator[None]:
     """Drain the internal topics that an edit removes. External topics are paused for this and while the block runs."""
     removed = before.internal_topics.keys() & set(before.broker_topics) - set(now.broker_topics)
     outside = sorted(_external_topics(before, chosen_topics(before)) - set(application.status().paused))

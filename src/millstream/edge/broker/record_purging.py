@@ -12,20 +12,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 
+if TYPE_CHECKING:
+    from millstream.drivers.kafka.internal_topics import InternalTopics
+
 log = logging.getLogger("millstream.application")
-
-
-class RecordDeleter(Protocol):
-    """Deletes records on the broker."""
-
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
-        """Delete the records before offsets; return whether this user has the permission."""
 
 
 class Purge:
@@ -35,7 +31,7 @@ class Purge:
         topics: Returns the application's own repartition topics; no other topic is purged.
     """
 
-    def __init__(self, broker: RecordDeleter, topics: Callable[[], Collection[str]]) -> None:
+    def __init__(self, broker: InternalTopics, topics: Callable[[], Collection[str]]) -> None:
         self._broker = broker
         self._topics = topics
         self._lock = threading.Lock()

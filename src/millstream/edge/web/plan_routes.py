@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import TypedDict
 
 from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, Retrying
 from millstream.core.model.answers import DeadLetter
@@ -51,22 +50,8 @@ def methods_of(plan: Plan) -> dict[str, dict[str, dict[str, object]]]:
     }
 
 
-class PolicyTexts(TypedDict):
-    """What happens to failed records, as text.
-
-    Attributes:
-        operators: By operator that has its own policy.
-        calls: By operator that makes calls.
-        topics: The dead-letter topics. Error handlers may choose others.
-    """
-
-    stages: dict[str, str]
-    operators: dict[str, str]
-    calls: dict[str, str]
-    topics: list[str]
-
-
-def policies_of(plan: Plan, policies: ErrorPolicies) -> PolicyTexts:
+def policies_of(plan: Plan, policies: ErrorPolicies) -> dict[str, object]:
+    """Return as text what happens to failed records, and the dead-letter topics. Error handlers may choose other topics."""
     topic = policies.dead_letter_topic
     nodes = {name: node for sub in plan.subtopologies for name, node in sub.nodes.items()}
     calls = {name: getattr(node, "calls", None) for name, node in nodes.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -26,17 +26,7 @@ _PLAIN_EVERY_S = 2.0
 _BAR_WIDTH = 40
 
 
-class Display(Protocol):
-    """Shows the board; a context manager."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def refresh(self) -> None: ...
-
-
-def display_for(console: Console, look: Callable[[], Scene]) -> Display:
+def display_for(console: Console, look: Callable[[], Scene]) -> LiveDisplay | PlainDisplay:
     return LiveDisplay(console, look) if console.is_terminal else PlainDisplay(console, look)
 
 
