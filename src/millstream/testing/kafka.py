@@ -18,7 +18,6 @@ from typing import Self, final
 
 from confluent_kafka.admin import AdminClient
 
-from millstream.drivers.cache import cache_directory
 from millstream.testing._admin import BrokerAdmin, HangingTransaction, find_hanging
 from millstream.testing._broker import BrokerOptions
 from millstream.testing._cluster import Cluster, check_sizes
@@ -35,7 +34,6 @@ __all__ = [
     "Isolation",
     "Outgoing",
     "Payload",
-    "cache_directory",
     "resolve_jars",
 ]
 

@@ -13,6 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.auto_parallelism import most_workers
 from millstream.core.runtime.batch_plan import DividedState, Initialization
+from millstream.core.runtime.bounds import RunEnd
 from millstream.core.topology.analysis.ranges import is_automatic, workers_of
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import Layout
@@ -42,8 +43,9 @@ from millstream.edge.checkpoint.checkpoint_ownership import checkpoint_id, newes
 from millstream.edge.checkpoint.continuity import (
     Continuity,
     check_drained,
+    check_finished,
+    check_held,
     check_interrupted,
-    check_left_behind,
     check_published,
     check_shared,
     continuity,
@@ -140,7 +142,9 @@ class Launch:
     def _start_on(
         self, now: Continued, session: SparkSession, checkpoint: str, marks: Mapping[int, Mark]
     ) -> StreamingQuery:
-        topics = self._topic_preparation()
+        topics = TopicPreparation(
+            self.environment.broker, self.settings.replication_factor, self.settings.internal_topic_config
+        )
         rebuild = rebuilds(now.progress, lambda: topics.can_rebuild(now.plan, now.existing))
         if rebuild:
             published = self.environment.clients.published(now.plan, now.layout.tasks)
@@ -175,12 +179,6 @@ class Launch:
 
     def _session(self) -> SparkSession:
         return self.run.session.opener(self.settings)()
-
-    def _topic_preparation(self) -> TopicPreparation:
-        settings = self.settings
-        return TopicPreparation(
-            self.environment.broker, settings.replication_factor, settings.internal_topic_config
-        )
 
     def _continued(self) -> Continued:
         """Read the checkpoint, and fit the plan to it and to the existing topics."""
@@ -226,9 +224,10 @@ class Launch:
         check_checkpoint(settings, self.run.id, session)
         now.division.check()
         if now.progress is not None:
-            unfinished = settings.on_removed_operator == "fail"
             remembered = cache(partial(self._manifests, now.progress))
-            check_left_behind(now.continuity, now.layout, remembered, unfinished=unfinished)
+            check_held(now.continuity, now.layout, remembered)
+            if settings.on_removed_operator == "fail":
+                check_finished(now.continuity, remembered)
         return session
 
     def _divide_state(self, now: Continued, session: SparkSession) -> DividedState | None:
@@ -347,7 +346,7 @@ class Launch:
         publisher = self.environment.clients.publisher(run.run_id)
         query = QuerySpec(
             run.id,
-            bound.limiting(source),
+            replace(source, end=bound.end or RunEnd()),
             self._host_spec(source.topology),
             SinkSpec(publisher, plan.committed_by_transactions, run.control.address),
             run.checkpoint,

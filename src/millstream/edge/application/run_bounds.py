@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from millstream.core.model.durations import since_epoch_ms
 from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.runtime.bounds import RunEnd
-from millstream.drivers.spark.spec import SourceSpec
 
 if TYPE_CHECKING:
     from millstream.edge.application.running_application import RunningApplication
@@ -64,18 +63,11 @@ class Bound:
             f"until={until!r}: give 'end', a number of records of at least 1, a datetime, a timedelta above 0, or None"
         )
 
-    def limiting(self, source: SourceSpec) -> SourceSpec:
-        return replace(source, end=self.end or RunEnd())
-
     def watch(self, running: RunningApplication) -> None:
-        if self.lasts_s is not None:
-            watching = threading.Thread(
-                target=self._stop, args=(running, self.lasts_s), name="millstream-until", daemon=True
-            )
-            watching.start()
+        def stop() -> None:
+            with suppress(MillstreamError):  # an error of the application, which its await_termination raises
+                if not running.await_termination(self.lasts_s):
+                    running.stop()
 
-    @staticmethod
-    def _stop(running: RunningApplication, lasts_s: float) -> None:
-        with suppress(MillstreamError):  # an error of the application, which its await_termination raises
-            if not running.await_termination(lasts_s):
-                running.stop()
+        if self.lasts_s is not None:
+            threading.Thread(target=stop, name="millstream-until", daemon=True).start()

@@ -270,19 +270,6 @@ def check_shared(plan: Plan, location: str, committed: Offsets) -> None:
     )
 
 
-def check_left_behind(
-    now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]], *, unfinished: bool
-) -> None:
-    """Refuse to drop records that were already read: buffered records and, if ``unfinished`` is set, in-flight records.
-
-    Args:
-        unfinished: Whether to check the in-flight records of removed operators.
-    """
-    check_held(now, layout, manifests)
-    if unfinished:
-        check_finished(now, manifests)
-
-
 def check_drained(
     plan: Plan, progress: CheckpointProgress | None, broker: Broker, existing: Mapping[str, int]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -216,18 +217,8 @@ def _whole_number(text: str, word: str, what: str) -> int | None:
     """Return a whole number; None for the word that may replace it."""
     if text == word:
         return None
-    try:
-        return _parsed_digits(text)
-    except ValueError:
-        raise ControlError(f"{what}, or {word!r}, not {text!r}") from None
-
-
-def _parsed_digits(text: str) -> int:
-    """Return a number of ASCII digits; ``int`` also accepts spaces, underscores and digits of other scripts.
-
-    Raises:
-        ValueError: If the text is another one.
-    """
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(text)
-    return int(text)
+    with suppress(ValueError):  # ``int`` refuses thousands of digits
+        # ``int`` also accepts spaces, underscores and digits of other scripts.
+        if text.isascii() and text.isdigit():
+            return int(text)
+    raise ControlError(f"{what}, or {word!r}, not {text!r}")

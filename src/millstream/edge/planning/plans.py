@@ -23,7 +23,9 @@ def planned(
     Raises:
         TopologyError: If the topology is not valid, or has only global stores and thus no task.
     """
-    plan = _split(topology, application_id, settings, existing)
+    plan = topology.plan(application_id, existing=existing)
+    if settings.exactly_once and plan.changelogs:
+        plan = topology.plan(application_id, through_shuffle=False, existing=existing)
     if not plan.subtopologies:
         raise TopologyError(
             "the topology has only global stores, so an application would have no task that reads them. Add a "
@@ -33,13 +35,6 @@ def planned(
     if settings.exactly_once:
         check_positions_of_ranges(plan)
     return plan
-
-
-def _split(topology: Topology, application_id: str, settings: Settings, existing: Collection[str]) -> Plan:
-    plan = topology.plan(application_id, existing=existing)
-    if not settings.exactly_once or not plan.changelogs:
-        return plan
-    return topology.plan(application_id, through_shuffle=False, existing=existing)
 
 
 def check_positions_of_ranges(plan: Plan) -> None:

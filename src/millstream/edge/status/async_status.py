@@ -179,16 +179,6 @@ def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:
     return Left(unfinished, awaited)
 
 
-def call_counts(report: CallReport) -> dict[str, int]:
-    return {
-        "settled": report.settled,
-        "retries": report.retries,
-        "call_dead_letters": report.dead_letters,
-        "ignored": report.ignored,
-        "lost": report.lost,
-    }
-
-
 def call_metrics(
     reports: Iterable[CallReport], totals: Mapping[str, int], hottest: Iterable[HotKeyStatuses]
 ) -> dict[str, int]:

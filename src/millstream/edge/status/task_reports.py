@@ -25,7 +25,6 @@ from millstream.edge.application.draining import Left
 from millstream.edge.status.application_status import Status, thread_metrics, thread_status
 from millstream.edge.status.async_status import (
     HotKeyStatuses,
-    call_counts,
     call_metrics,
     call_status,
     capacity_of,
@@ -198,9 +197,10 @@ class TaskReports:
         for (topic, partition), ms in report.times.items():
             self.times.setdefault(topic, {})[partition] = ms
         self._note_executor(report)
-        if report.calls is not None:
-            self.totals.update(call_counts(report.calls))
-            for hottest in report.calls.hottest:
+        if (calls := report.calls) is not None:
+            self.totals.update(settled=calls.settled, retries=calls.retries, ignored=calls.ignored)
+            self.totals.update(call_dead_letters=calls.dead_letters, lost=calls.lost)
+            for hottest in calls.hottest:
                 self.hottest.setdefault(report.task, {}).setdefault(hottest.operator, HotKeyStatuses()).note(
                     hottest
                 )

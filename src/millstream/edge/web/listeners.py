@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -99,9 +100,9 @@ class Listeners:
         self, application: Shown, settings: Settings, port: int, plan: Callable[[], Plan]
     ) -> tuple[str, str]:
         from millstream.edge.web.listener import Listener
-        from millstream.edge.web.page import announce, guard_of, new_token, page_routes
+        from millstream.edge.web.page import announce, guard_of, page_routes
 
-        token = new_token()
+        token = secrets.token_urlsafe(24)
         routes = page_routes(application, self._viewer(application), plan, settings.policies)
         listener = Listener(settings.http_host, port, routes, guard_of(token))
         self._closing.callback(listener.close)

@@ -47,10 +47,6 @@ class Shown(Measured, Controllable, Protocol):
     def ask(self, question: Question) -> QueryAnswer: ...
 
 
-def new_token() -> str:
-    return secrets.token_urlsafe(24)
-
-
 def guard_of(token: str) -> Guard:
     """Return a guard that refuses data and commands to requests without the token."""
     expected = f"Bearer {token}".encode()

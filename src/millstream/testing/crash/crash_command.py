@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -18,7 +19,7 @@ from millstream.testing.crash.app import App, Guarantee
 from millstream.testing.crash.apps import APPS
 from millstream.testing.crash.crash_report import Report, unspoiled
 from millstream.testing.crash.harness import STOPS_S, run_with_crashes
-from millstream.testing.crash.kill_plan import FAULTS, TARGETS, Fault, Target
+from millstream.testing.crash.kill_plan import FAULTS, TARGETS
 from millstream.testing.crash.setup import Engine, checked_targets
 
 RIGHT, WRONG = 0, 1
@@ -127,11 +128,11 @@ def options() -> argparse.ArgumentParser:
         help="start a new run after this many kills (default: all kills in one run)",
     )
     add("--seed", type=int, default=1, metavar="S", help="of workload, kill points and victims (1)")
-    add("--targets", type=_targets, help=f"what is killed, with commas: {', '.join(TARGETS)}")
+    add("--targets", type=partial(_named, "target", TARGETS), help=f"what is killed, with commas: {', '.join(TARGETS)}")  # fmt: skip
     add("--stops", type=_seconds, default=STOPS_S, metavar="SECONDS", help="how long some are stopped and not killed, with commas; 0: none")  # fmt: skip
     add(
         "--faults",
-        type=_faults,
+        type=partial(_named, "fault", FAULTS),
         default=FAULTS,
         help=f"what is done to processes, with commas: {', '.join(FAULTS)}",
     )
@@ -170,14 +171,6 @@ def _app(name: str) -> App:
     if not isinstance(app, App):
         raise argparse.ArgumentTypeError(f"{name!r} is not an App, but a {type(app).__name__}")
     return app
-
-
-def _targets(text: str) -> list[Target]:
-    return _named("target", TARGETS, text)
-
-
-def _faults(text: str) -> list[Fault]:
-    return _named("fault", FAULTS, text)
 
 
 def _named(what: str, known: Sequence[Name], text: str) -> list[Name]:
