@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 from millstream.core.model.errors import CoPartitioningError, MillstreamError, TopologyError
@@ -10,10 +9,9 @@ from millstream.core.runtime.changes import changes, recreated_error
 from millstream.core.topology.plan import Plan
 from millstream.edge.application.application_run import ApplicationRun
 from millstream.edge.application.launching import Environment
+from millstream.edge.checkpoint.continuity import warn_of_uneven
 from millstream.edge.planning.plans import pattern_changes
 from millstream.edge.settings.settings import Settings
-
-log = logging.getLogger("millstream.application")
 
 
 class MetadataRefresher:
@@ -76,7 +74,4 @@ class MetadataRefresher:
         if not isinstance(error, CoPartitioningError) or self._settings.on_uneven_partitions == "fail":
             self._run.query.stop_with(error)
         else:
-            log.warning(
-                "continuing without the new partitions until the topics have equal numbers of partitions: %s",
-                error,
-            )
+            warn_of_uneven(error)

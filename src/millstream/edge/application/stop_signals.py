@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from millstream.drivers.spark.driver.signals import pass_on_signals
 
@@ -17,6 +17,22 @@ log = logging.getLogger("millstream.application")
 
 _DIED_FROM: Final = 128
 """Shells add the number of the signal to this exit code."""
+
+
+@contextmanager
+def handling(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Pass signals to a handler. Has no effect outside the main thread, where Python allows no handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager
@@ -29,14 +45,8 @@ def exiting_on_sigterm() -> Iterator[None]:
     Raises:
         SystemExit: At the signal, with the exit code of a process that died from it.
     """
-    if threading.current_thread() is not threading.main_thread():
+    with handling([signal.SIGTERM], _exit):
         yield
-        return
-    before = signal.signal(signal.SIGTERM, _exit)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -44,27 +54,20 @@ def _exit(number: int, frame: FrameType | None) -> None:
     raise SystemExit(_DIED_FROM + number)
 
 
-class stopping_on_signals:  # noqa: N801 - a context manager reads like a phrase
-    """Stops an application on SIGTERM or SIGINT. Has no effect outside the main thread, where Python allows no handlers.
+@contextmanager
+def stopping_on_signals(stop: Callable[[], None], *, hurry: Callable[[], None]) -> Iterator[None]:
+    """Stop an application on SIGTERM or SIGINT. Has no effect outside the main thread.
 
     Args:
         hurry: Stops the application sooner; called at each further signal.
     """
+    stops = chain([stop], repeat(hurry))
 
-    def __init__(self, stop: Callable[[], None], *, hurry: Callable[[], None]) -> None:
-        self._stops = chain([stop], repeat(hurry))
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._stop)
-            pass_on_signals()
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def begin_stop(number: int, frame: FrameType | None) -> None:
         log.info("received signal %d: stopping after the current micro-batch", number)
-        threading.Thread(target=next(self._stops), name="millstream-stop").start()
+        threading.Thread(target=next(stops), name="millstream-stop").start()
+
+    with handling([signal.SIGTERM, signal.SIGINT], begin_stop):
+        if threading.current_thread() is threading.main_thread():
+            pass_on_signals()
+        yield

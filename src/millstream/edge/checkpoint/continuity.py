@@ -87,10 +87,7 @@ class Continuity:
                 layout = self.laid_out(known, grouper)
             except CoPartitioningError:
                 raise error from None
-            log.warning(
-                "continuing without the new partitions until the topics have equal numbers of partitions: %s",
-                error,
-            )
+            warn_of_uneven(error)
             return layout
 
     def divisions(self) -> dict[int, Division]:
@@ -148,6 +145,12 @@ class Continuity:
         again = recreated(self.remembered.topic_ids, ids)
         if again and not restart_recreated:
             raise recreated_error(again)
+
+
+def warn_of_uneven(error: CoPartitioningError) -> None:
+    log.warning(
+        "continuing without the new partitions until the topics have equal numbers of partitions: %s", error
+    )
 
 
 def continuity(

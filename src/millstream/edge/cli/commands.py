@@ -44,13 +44,8 @@ app.add_typer(fanout, name="fanout")
 app.command()(record)
 app.command()(replay)
 app.command(cls=StoreCommand)(store)
-app.command()(run)
-app.command()(plan)
-app.command()(peek)
-app.command()(send)
-app.command()(top)
-app.command()(tap)
-app.command()(shell)
+for _command in (run, plan, peek, send, top, tap, shell):
+    app.command()(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -136,13 +131,8 @@ CheckpointLocation = Annotated[
 ]
 
 
-app.command()(pause)
-app.command()(resume)
-app.command()(throttle)
-app.command()(parallelism)
-app.command()(ranges)
-app.command()(status)
-app.command()(page)
+for _control in (pause, resume, throttle, parallelism, ranges, status, page):
+    app.command()(_control)
 
 
 @app.command()

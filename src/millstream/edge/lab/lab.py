@@ -271,9 +271,8 @@ class Lab:
         """
         deadline, quiet = time.monotonic() + timeout_s, 0
         topics = [topic for topic in self._plan.broker_topics if topic not in self._plan.internal_topics]
-        ends = broker_of(self._resolved_settings).end_offsets(
-            broker_of(self._resolved_settings).partition_counts(topics)
-        )
+        broker = broker_of(self._resolved_settings)
+        ends = broker.end_offsets(broker.partition_counts(topics))
         checks = _QUIET_CHECKS if self._plan.internal_topics else 1
         while quiet < checks:
             status = self.running.status()

@@ -33,11 +33,8 @@ class _Families(Collector):
         for metric in EXPORTED:
             if metric.name in found:
                 names, samples = ["application", *metric.labels], found[metric.name]
-                family: CounterMetricFamily | GaugeMetricFamily
-                if metric.kind == "counter":
-                    family = CounterMetricFamily(metric.exported, metric.help, labels=names)
-                else:
-                    family = GaugeMetricFamily(metric.exported, metric.help, labels=names)
+                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                family = kind(metric.exported, metric.help, labels=names)
                 for labels, value in samples:
                     family.add_metric([self._view.application, *labels], value)
                 yield family

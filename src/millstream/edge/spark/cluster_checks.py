@@ -22,9 +22,7 @@ _ON_THIS_HOST: Final = re.compile(r"spark://(localhost|127(\.\d+){3}|\[::1\]):\d
 
 def check_secrets(settings: Settings, session: SparkSession) -> None:
     """Refuse to send secrets of Kafka's clients to Spark without authentication."""
-    context = session.sparkContext
-    protected = context.getConf().get("spark.authenticate", "false") == "true"
-    refuse_bare_secrets(settings, str(context.master), protected=protected)
+    refuse_bare_secrets(settings, str(session.sparkContext.master), protected=_authenticates(session))
 
 
 def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> None:
@@ -40,11 +38,13 @@ def refuse_bare_secrets(settings: Settings, master: str, *, protected: bool) -> 
     )
 
 
+def _authenticates(session: SparkSession) -> bool:
+    return session.sparkContext.getConf().get("spark.authenticate", "false") == "true"
+
+
 def check_query_key(settings: Settings, session: SparkSession) -> None:
     """Refuse to send the key of query connections to executors without authentication."""
-    context = session.sparkContext
-    protected = context.getConf().get("spark.authenticate", "false") == "true"
-    refuse_query_key(settings, str(context.master), protected=protected)
+    refuse_query_key(settings, str(session.sparkContext.master), protected=_authenticates(session))
 
 
 def refuse_query_key(settings: Settings, master: str, *, protected: bool) -> None:

@@ -23,6 +23,7 @@ from typing import TextIO
 from rich.console import Console
 
 from millstream.core.model.errors import MillstreamError
+from millstream.edge.application.stop_signals import handling
 from millstream.edge.cli.demo.board import Board
 from millstream.edge.cli.demo.conductor import APPLICATION_ID, Conductor, DemoOptions, Verdict
 from millstream.edge.cli.demo.display import display_for
@@ -177,14 +178,8 @@ def _signals() -> Iterator[list[int]]:
     def note(number: int, _frame: FrameType | None) -> None:
         received.append(number)
 
-    before = {
-        number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
+    with handling([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], note):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 
 from millstream.core.model.errors import MillstreamError, SettingsError
 from millstream.core.topology.plan import counted
 from millstream.drivers.kafka.secret_references import with_secrets
 from millstream.edge.cli.doctor.finding import Finding, Findings, Inquiry
+from millstream.edge.cli.doctor.probe import unreachable
 
 _MAVEN = ("repo1.maven.org", 443)
 
@@ -49,7 +49,7 @@ def check_brokers(inquiry: Inquiry) -> list[Finding]:
     counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
     return [
         broker_finding(servers, len(addresses), problems),
-        advertised_finding(addresses, _unreachable(addresses, inquiry.timeout_s)),
+        advertised_finding(addresses, unreachable(addresses, inquiry.timeout_s)),
         *(topic_finding(topic, counts, servers) for topic in inquiry.topics),
     ]
 
@@ -89,16 +89,6 @@ def topic_finding(topic: str, partition_counts: Mapping[str, int], servers: str)
     return Finding(f"topic {topic}", count is not None, detail, fix)
 
 
-def _unreachable(addresses: Iterable[tuple[str, int]], timeout_s: float) -> dict[tuple[str, int], str]:
-    problems = {}
-    for address in addresses:
-        try:
-            socket.create_connection(address, timeout_s).close()
-        except OSError as error:
-            problems[address] = str(error)
-    return problems
-
-
 def _address_list(addresses: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{host}:{port}" for host, port in addresses)
 
@@ -123,7 +113,7 @@ def check_jars(inquiry: Inquiry) -> Findings:
         "for `millstream demo` and EmbeddedKafka: set MILLSTREAM_IVY_SETTINGS to an Ivy settings file that names your mirror, "
         "or MILLSTREAM_KAFKA_JARS to the directory libs of a Kafka distribution"
     )
-    problem = _unreachable([_MAVEN], inquiry.timeout_s).get(_MAVEN)
+    problem = unreachable([_MAVEN], inquiry.timeout_s).get(_MAVEN)
     if problem is None:
         return Finding("Kafka jars", True, f"not present yet; the first use downloads them from {_MAVEN[0]}")
     return Finding("Kafka jars", False, f"not in {folder}, and {_MAVEN[0]} cannot be reached: {problem}", fix)

@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -61,8 +61,7 @@ def look(wanted: Wanted, executor_in: Callable[[Mapping[str, str]], str]) -> Fac
         "versions": {package: imported(package, module) for package, module in wanted.modules.items()},
         "unreachable": {
             f"{host}:{port}": why
-            for host, port in wanted.addresses
-            if (why := _connection_error(host, port, wanted))
+            for (host, port), why in unreachable(wanted.addresses, wanted.timeout_s).items()
         },
         "directories": {directory: _directory(directory) for directory in wanted.directories},
     }
@@ -81,12 +80,15 @@ def imported(package: str, module: str) -> tuple[str, str]:
     return found, ""
 
 
-def _connection_error(host: str, port: int, wanted: Wanted) -> str:
-    try:
-        socket.create_connection((host, port), wanted.timeout_s).close()
-    except OSError as error:
-        return str(error)
-    return ""
+def unreachable(addresses: Iterable[tuple[str, int]], timeout_s: float) -> dict[tuple[str, int], str]:
+    """Return why addresses cannot be reached."""
+    problems = {}
+    for address in addresses:
+        try:
+            socket.create_connection(address, timeout_s).close()
+        except OSError as error:
+            problems[address] = str(error)
+    return problems
 
 
 def _directory(directory: str) -> tuple[str, int]:
