@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import SparkSession
 
 import millstream as ms
 from millstream.core.model.errors import CoPartitioningError, OffsetsLostError, TopicRecreatedError
 from millstream.drivers.spark.driver.checkpoint import LocalFiles, progress_of
+from millstream.edge.application.launching import Continued, Launch
 
 from .helpers import Apps, eventually, lag, latest, values_by_key
 from .topologies import key_count, word_count
@@ -59,6 +61,28 @@ class TestPartitionsThatAreAdded:
         apps.kafka.produce(lines, [(None, "c")], partition=3)
         apps.run(word_count(lines, counts))
         assert latest(apps.kafka.consume(counts), ms.serdes.int64) == {"a": 4, "b": 2, "c": 2}
+
+    def test_while_the_application_starts_are_noticed(
+        self, apps: Apps, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lines, counts = apps.topic("lines", 2), apps.topic("counts", 1)
+        check = Launch._check
+
+        def grow(launch: Launch, now: Continued) -> SparkSession:
+            """Start Spark, which takes seconds, after the partitions were counted and before the query is started."""
+            if len(apps.kafka.end_offsets(lines)) == 2:
+                add_partitions(apps, lines, 3)
+            return check(launch, now)
+
+        monkeypatch.setattr(Launch, "_check", grow)
+        with caplog.at_level(logging.WARNING, "millstream.application"):
+            apps.start(word_count(lines, counts), metadata_max_age_ms=200)
+            apps.kafka.produce(lines, [(None, "a b a")], partition=2)
+            eventually(
+                lambda: latest(apps.kafka.consume(counts), ms.serdes.int64) == {"a": 2, "b": 1},
+                "words of the new partition",
+            )
+        assert f"the number of partitions has changed: {lines} from 2 to 3" in caplog.text
 
     def test_to_one_of_two_topics_that_meet(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
         left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)

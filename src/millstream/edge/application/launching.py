@@ -260,7 +260,12 @@ class Launch:
         if plan.places_in_any_topic:
             sinks = {**existing, **sinks}
         global_counts = global_partitions(plan, existing)
-        facts = self.environment.broker.topic_facts([*plan.broker_topics, *global_counts])
+        found = self.environment.broker.topic_facts([*plan.broker_topics, *global_counts])
+        # Partitions that were added after the layout must still count as new.
+        facts = {
+            topic: fact._replace(partitions=existing.get(topic, fact.partitions))
+            for topic, fact in found.items()
+        }
         restart = settings.on_recreated_topic == "restart_from_beginning"
         now.continuity.check_topics(facts, restart_recreated=restart)
         return PreparedTopics(created, sinks, global_counts, facts, self._prepared_commits(now))
