@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice, repeat
 from threading import Condition, Thread
 from time import monotonic
@@ -87,7 +87,11 @@ class KeyRangeProducer:
         self._failures = 0
         self.longest_restriction_s = 0.0
         """The longest time for which a partition was held back, in seconds."""
-        self._session = self._begin()
+        try:
+            self._session = self._begin()
+        except BaseException:
+            self._log.close()
+            raise
         self._thread = Thread(target=self._run, name=f"{self._prefix}-sender", daemon=True)
         self._thread.start()
 
@@ -97,8 +101,12 @@ class KeyRangeProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except MillstreamError:
+            if kind is None:
+                raise
 
     def produce(
         self,
@@ -175,11 +183,16 @@ class KeyRangeProducer:
         with self._change:
             if timeout and not self._done:
                 self._change.wait_for(lambda: bool(self._done) or self._failure is not None, timeout)
-        count = 0
-        while self._done:
-            call, error, message = self._done.popleft()
-            call(error, message)
-            count += 1
+            done, self._done = self._done, deque()
+        count = len(done)
+        try:
+            while done:
+                call, error, message = done.popleft()
+                call(error, message)
+        finally:
+            if done:  # a callback has failed
+                with self._change:
+                    self._done.extendleft(reversed(done))
         return count
 
     def flush(self, timeout: float | None = None) -> int:
@@ -209,12 +222,18 @@ class KeyRangeProducer:
         Args:
             timeout: How long to wait, in seconds; afterwards, sending continues in the background.
 
+        Raises:
+            MillstreamError: If the producer has failed before everything was sent. An exception that leaves the ``with`` statement
+                takes precedence.
+
         Source: ``org.apache.kafka.clients.producer.KafkaProducer.close``.
         """
         with self._change:
             self._closed = True
         self._thread.join(timeout)
         self.poll()
+        if self._failure is not None and self._unsent:
+            raise self._failure
 
     def _primary(self, topic: str, partition: int) -> TopicPartition:
         if topic != self._topic or not 0 <= partition < self._partitions:
@@ -239,8 +258,14 @@ class KeyRangeProducer:
         """Begin a session and read the control topic up to the session's first record."""
         self._sessions += 1
         session = ProducerSession(self._settings, f"{self._prefix}-{self._sessions}", self._patience_s)
-        self._log.publish(*member_entry(session.name, {}))
-        self._log.expect(lambda: session.name in self._log.ledger.members, "the new session of a producer")
+        try:
+            self._log.publish(*member_entry(session.name, {}))
+            self._log.expect(
+                lambda: session.name in self._log.ledger.members, "the new session of a producer"
+            )
+        except BaseException:
+            session.close()
+            raise
         return session
 
     def _run(self) -> None:
@@ -248,14 +273,15 @@ class KeyRangeProducer:
             while self._step():
                 pass
             self._log.publish(member_key(self._session.name), None)
-            self._session.close()
-            self._log.close()
         except Exception as error:
             log.exception("the producer of %r has failed", self._topic)
             failure = error if isinstance(error, MillstreamError) else MillstreamError(str(error))
             with self._change:
                 self._failure = failure
                 self._change.notify_all()
+        finally:
+            with closing(self._log):
+                self._session.close()
 
     def _step(self) -> bool:
         """Read the control topic, answer, and send one transaction. Return whether there will be more work."""
@@ -350,8 +376,8 @@ class KeyRangeProducer:
         """Replace the session with a new one. Return whether the last transaction of the old session was committed."""
         lost, committed = self._session, self._session.end()
         self._log.publish(member_key(lost.name), None)
-        lost.close()
         self._session = self._begin()
+        lost.close()
         return committed
 
     def _put_back(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:

@@ -69,7 +69,11 @@ class ProducerSession:
         self._producer = create_client(Producer, {**settings, "transactional.id": name})
         group = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._marks = create_client(Consumer, {**connection(settings), **group})
-        self._producer.init_transactions(patience_s)
+        try:
+            self._producer.init_transactions(patience_s)
+        except BaseException:
+            self._marks.close()
+            raise
 
     def refresh(self, topic: str) -> None:
         """Refresh the metadata of a topic to discover added partitions."""
