@@ -9,7 +9,6 @@ still get only one.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import os
 import pickle
@@ -17,7 +16,7 @@ import socket as sockets
 import stat
 import sys
 from collections.abc import Collection, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
@@ -35,6 +34,7 @@ from millstream.drivers.async_worker.worker_messages import (
     framed,
 )
 from millstream.drivers.peer_processes import is_alive
+from millstream.drivers.private import locked
 
 _CHECK_S: Final = 0.5
 _CANCEL_S: Final = 2.0
@@ -162,9 +162,12 @@ def _refusal(error: Exception) -> str:
 
 def run(socket: Path, executor: int, idle_s: float, log: int) -> None:
     """Run an async worker, unless another one holds the lock. The arguments are those of ``AsyncWorkerServer``."""
-    with suppress(BlockingIOError), _locked(socket.with_suffix(".lock")) as lock:
+    lock = locked(socket.with_suffix(".lock"))
+    if lock is None:
+        return
+    with lock:
         _clean(socket.parent)
-        os.register_at_fork(after_in_child=partial(_release_in_child, socket, lock))
+        os.register_at_fork(after_in_child=partial(_release_in_child, socket, lock.fileno()))
         gc.freeze()
         gc.set_threshold(*_COLLECT)
         _run(_served(AsyncWorkerServer(socket, executor, idle_s, log)))
@@ -196,23 +199,14 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
         uvloop.run(serving)
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Hold the lock of an async worker and return its descriptor.
-
-    Raises:
-        BlockingIOError: If another async worker holds it.
-    """
-    with open(path, "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield lock.fileno()
-
-
 def _clean(directory: Path) -> None:
     """Delete the sockets of killed async workers."""
     for socket in directory.glob("*.sock"):
-        with suppress(OSError), _locked(socket.with_suffix(".lock")):
-            socket.unlink(missing_ok=True)
+        with suppress(OSError):
+            lock = locked(socket.with_suffix(".lock"))
+            if lock is not None:
+                with lock:
+                    socket.unlink(missing_ok=True)
 
 
 def _release_in_child(path: Path, lock: int) -> None:

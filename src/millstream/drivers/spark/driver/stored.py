@@ -58,9 +58,15 @@ def stored_tasks(session: SparkSession, location: str, batch: int, store: str) -
         task = tuple(row.task)
         if row.sequence in wanted.get(task, ()):
             segments[task][row.sequence] = bytes(row.segment)
-    for task, (manifest, memory) in having.items():
-        own = memory.store_memories().get(store, {})
-        yield StoredTask(memory.stores[store], own, _content(manifest, store, segments.pop(task)))
+            if len(segments[task]) == len(wanted[task]):
+                yield _stored(*having[task], store, segments.pop(task))
+    for task, found in segments.items():  # tasks whose store is empty, and those with missing segments
+        yield _stored(*having[task], store, found)
+
+
+def _stored(manifest: Manifest, memory: TaskMemory, store: str, segments: Mapping[int, bytes]) -> StoredTask:
+    own = memory.store_memories().get(store, {})
+    return StoredTask(memory.stores[store], own, _content(manifest, store, segments))
 
 
 def manifests(session: SparkSession, location: str, batch: int) -> list[bytes]:
