@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -48,27 +47,14 @@ def halves_of_four(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPar
     ]
 
 
-def forget_routing(apps: Apps) -> None:
-    """Make the checkpoint one that was written before the routing was remembered."""
-    offsets = apps.home / apps.id / "checkpoint" / "offsets"
-    for file in [path for path in offsets.iterdir() if path.name.isdigit()]:
-        version, conf, text = file.read_text().splitlines()
-        offset = json.loads(text)
-        offset.pop("routing", None)
-        file.write_text("\n".join([version, conf, json.dumps(offset)]))
-        (offsets / f".{file.name}.crc").unlink(missing_ok=True)
-
-
 def counts(apps: Apps, sink: str) -> set[int]:
     return set(latest(apps.kafka.consume(sink), ms.serdes.int64).values())
 
 
 def refused(apps: Apps, topology: ms.Topology, message: str) -> None:
-    """Check that the topology is refused with this checkpoint, and with an older one, which can then be continued."""
-    for forgets in (lambda: None, lambda: forget_routing(apps)):
-        forgets()
-        with pytest.raises(IncompatibleTopologyError, match=message):
-            apps.run(topology)
+    """Check that the topology is refused with this checkpoint, which can then be continued."""
+    with pytest.raises(IncompatibleTopologyError, match=message):
+        apps.run(topology)
 
 
 def test_a_repartition_in_front_of_counts_comes_changes_or_goes(apps: Apps) -> None:

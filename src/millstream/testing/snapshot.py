@@ -120,8 +120,7 @@ def fitted(
     check_stores(before.stores, plan.store_fingerprints())
     plan = with_ranges_of_state(plan, before.routing)
     layout = topics.laid_out(plan, before.internal)
-    if before.routing is not None:
-        check_routing(before.routing, routing_of(plan, layout), divides=True)
+    check_routing(before.routing, routing_of(plan, layout), divides=True)
     tasks = {task: _under_new_names(state, names) for task, state in snapshot.tasks.items()}
     tasks = dict(_divided_tasks(plan, before, tasks))
     _check_finished(before, plan, tasks)

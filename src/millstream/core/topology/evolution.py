@@ -61,7 +61,7 @@ class Remembered:
         topic_ids: Topic id, assigned by the broker, of each topic that was read.
         positions: First unplanned offset by topic and partition.
         unfinished: Stores of unfinished records of asynchronous operators.
-        routing: How records reach tasks; None if an older version of Millstream wrote the offset.
+        routing: How records reach tasks.
     """
 
     stores: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Remembered:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     positions: Offsets = field(default_factory=dict)
     unfinished: frozenset[str] = frozenset()
-    routing: Routing | None = None
+    routing: Routing = field(default_factory=Routing)
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Remembered:
@@ -82,7 +82,7 @@ class Remembered:
             offset.get("topic_ids", {}),
             positions_from_json(offset.get("topics", {})),
             frozenset(offset.get("unfinished", ())),
-            Routing.from_json(offset["routing"]) if "routing" in offset else None,
+            Routing.from_json(offset["routing"]) if "routing" in offset else Routing(),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -93,9 +93,7 @@ class Remembered:
         data: dict[str, Any] = {"stores": dict(self.stores), "internal": dict(self.internal)}
         if self.unfinished:
             data["unfinished"] = sorted(self.unfinished)
-        data.update(parts=parts, topic_ids=dict(self.topic_ids))
-        if self.routing is not None:
-            data["routing"] = self.routing.to_json()
+        data.update(parts=parts, topic_ids=dict(self.topic_ids), routing=self.routing.to_json())
         return data
 
     def with_parts_of(self, previous: Remembered) -> Remembered:
@@ -132,7 +130,7 @@ class Remembered:
         internal = {**with_new_names(self.internal, topics), **self.internal}
         stores = with_new_names(self.stores, names)
         unfinished = frozenset(names.get(store, store) for store in self.unfinished)
-        routing = None if self.routing is None else self.routing.renamed(names, topics)
+        routing = self.routing.renamed(names, topics)
         return replace(
             self, stores=stores, internal=internal, parts=parts, unfinished=unfinished, routing=routing
         )

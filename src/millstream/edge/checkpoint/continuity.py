@@ -19,7 +19,6 @@ from millstream.core.model.positions import Offsets
 from millstream.core.ports import PartitionGrouper, TopicFacts
 from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.changes import recreated, recreated_error
-from millstream.core.runtime.older import assumed, check_older
 from millstream.core.state.division.entry_keys import entry_keys
 from millstream.core.state.division.shares import Division, divisions
 from millstream.core.state.segments.log import decode_manifest
@@ -63,13 +62,9 @@ class Continuity:
             IncompatibleTopologyError: If records would reach a store in different tasks than before.
         """
         layout = lay_out(self.plan, external, grouper, self.remembered.internal)
-        routing = routing_of(self.plan, layout)
-        if self.remembered.routing is None:
-            check_older(self.remembered, routing)
-        else:
-            check_routing(self.remembered.routing, routing, divides=True)
-            for number in self.divisions():
-                entry_keys(self.plan, self.plan.subtopologies[number])
+        check_routing(self.remembered.routing, routing_of(self.plan, layout), divides=True)
+        for number in self.divisions():
+            entry_keys(self.plan, self.plan.subtopologies[number])
         return layout
 
     def laid_out_evenly(self, external: Mapping[str, int], grouper: PartitionGrouper) -> Layout:
@@ -113,8 +108,7 @@ class Continuity:
 
     def left_topics(self, layout: Layout) -> frozenset[str]:
         """Return the topics that moved to other tasks or are no longer read."""
-        routing = routing_of(self.plan, layout)
-        before = self.remembered.routing or assumed(self.remembered, routing)
+        before = self.remembered.routing
         home = self.plan.subtopology_of
         renumbered = {
             topic
@@ -125,7 +119,7 @@ class Continuity:
         sources = [source for sub in self.plan.subtopologies for source in sub.sources]
         return frozenset(
             topic
-            for topic in left_by(before, routing) | renumbered
+            for topic in left_by(before, routing_of(self.plan, layout)) | renumbered
             # Otherwise a pattern still matches the topic, which is only missing for now.
             if topic in home or source_of(sources, topic) is None
         )
@@ -222,12 +216,11 @@ def check_published(now: Continuity, layout: Layout, published: Iterable[bytes])
     """Refuse to rebuild stores from changelog topics in different tasks than those that published them.
 
     Args:
-        published: Each task's memory at its last publication, as JSON; older versions published no routing.
+        published: Each task's memory at its last publication, as JSON.
     """
     routing = routing_of(now.plan, layout)
     for remembered in map(json.loads, published):
-        if "routing" in remembered:
-            check_routing(Routing.from_json(remembered["routing"]), routing)
+        check_routing(Routing.from_json(remembered["routing"]), routing)
 
 
 def check_held(now: Continuity, layout: Layout, manifests: Callable[[], Iterable[bytes]]) -> None:

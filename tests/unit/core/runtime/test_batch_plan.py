@@ -7,6 +7,7 @@ import json
 from millstream.core.ports import BatchId
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization, WallClock
 from millstream.core.runtime.remaining_inputs import RemainingInputs
+from millstream.core.topology.routing import Routing
 
 STORED = (
     '{"topics": {"in": {"0": 5, "1": 7}}, "checkpoint": "5f3a", "batch": 12, "tick": 3, "now_ms": 1000, "ahead_ms": 5000, '
@@ -33,7 +34,7 @@ def test_an_offset_of_an_older_version_says_less() -> None:
         1,
         WallClock(7),
     )
-    assert (plan.topology.stores, plan.topology.routing) == ({"s": "x"}, None)
+    assert (plan.topology.stores, plan.topology.routing) == ({"s": "x"}, Routing())
     more = (plan.inputs, plan.initialization, plan.woken, plan.global_ends, plan.times, plan.origins)
     assert (*more, plan.taps) == (None, None, (), None, None, None, ())
 

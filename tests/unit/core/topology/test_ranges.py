@@ -253,7 +253,7 @@ def test_fewer_workers_keep_the_ranges_of_the_state() -> None:
         now = with_ranges_of_state(divided_plan(plan, workers), before)
         assert [sub.ranges for sub in now.subtopologies] == [ranges]
         check_routing(before, routing_of(now, lay_out(now, {"words": 2})), divides=True)
-    assert with_ranges_of_state(plan, None) == plan
+    assert with_ranges_of_state(plan, Routing()) == plan
 
 
 def test_a_new_store_has_no_ranges_to_keep() -> None:

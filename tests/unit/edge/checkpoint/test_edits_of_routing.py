@@ -95,10 +95,8 @@ class Program:
         found = continuity(self.plan(), checkpoint, self.renamed, exactly_once=False)
         return found, found.laid_out(self.partitions, self.grouper)
 
-    def checkpoint(
-        self, before: CheckpointProgress | None = None, *, older: bool = False
-    ) -> CheckpointProgress:
-        """What it leaves behind; an older Millstream did not write the routing."""
+    def checkpoint(self, before: CheckpointProgress | None = None) -> CheckpointProgress:
+        """What it leaves behind."""
         found, layout = self.continuing(before)
         spec = TopologySpec(found.plan, layout, {}, ErrorPolicies(), {}, found.lineage(layout, {}))
         positions = {
@@ -106,8 +104,6 @@ class Program:
         }
         plan = BatchPlan(BatchId("x", 1), spec.remembered(positions))
         kept: dict[str, Any] = json.loads(json.dumps(plan.to_json()))
-        if older:
-            del kept["routing"]
         return CheckpointProgress(3, True, False, 2, kept, kept, 3)
 
 
@@ -293,43 +289,6 @@ def test_is_refused(before: Program, now: Program, message: str) -> None:
 def test_goes_on(before: Program, now: Program) -> None:
     after = now.checkpoint(before.checkpoint())
     replace(now, renamed={}).continuing(after)  # and again
-
-
-@pytest.mark.parametrize(("before", "now"), GOES_ON.values(), ids=GOES_ON)
-def test_goes_on_from_an_older_checkpoint(before: Program, now: Program) -> None:
-    now.continuing(before.checkpoint(older=True))
-
-
-NOT_KNOWN_BEFORE = {
-    "a partitioner is given",
-    "a partitioner is taken away",
-    "a partitioner is another",
-    "foreign keys: the partitioner of the other table",
-    "foreign keys: the partitioner of this table",
-    "another grouper",  # as many groups
-    "a topic grows under a grouper",
-    "another grouper of a repartition",
-    "another grouper, and another topic",
-}
-"""What nobody who reads an older checkpoint can know, and so the present routing is taken for its own."""
-
-
-@pytest.mark.parametrize(
-    ("edit", "before", "now"), [(e, b, n) for e, (b, n, _) in REFUSED.items()], ids=REFUSED
-)
-def test_an_older_checkpoint_refuses_what_it_can_know(edit: str, before: Program, now: Program) -> None:
-    checkpoint = before.checkpoint(older=True)
-    if edit in NOT_KNOWN_BEFORE:
-        now.continuing(checkpoint)
-    else:
-        with pytest.raises(IncompatibleTopologyError, match="new name"):
-            now.continuing(checkpoint)
-
-
-def test_an_older_checkpoint_learns_at_its_first_start() -> None:
-    learnt = program(counted(), halves).checkpoint(program(counted(), halves).checkpoint(older=True))
-    with pytest.raises(IncompatibleTopologyError, match="partition 1 of 'in'"):
-        program(counted(), parity).continuing(learnt)
 
 
 TRANSFORMS = st.sampled_from([same, wide(2), wide(3), wide(4), wide(), wide(4, "v"), wide(3, "v")])

@@ -128,7 +128,7 @@ def divisions(plan: Plan, before: Remembered) -> dict[int, Division]:
     Args:
         before: The topology of the checkpoint. Its routing must be compatible with the plan.
     """
-    routes = {} if before.routing is None else before.routing.routes
+    routes = before.routing.routes
     found = {}
     for sub in plan.subtopologies:
         known = {routes[topic].ranges for topic in sub.source_topics if topic in routes}

@@ -151,14 +151,12 @@ def in_ranges(sub: SubTopology, ranges: int) -> SubTopology:
     return replace(sub, ranges=ranges)
 
 
-def with_ranges_of_state(plan: Plan, before: Routing | None) -> Plan:
+def with_ranges_of_state(plan: Plan, before: Routing) -> Plan:
     """Return a plan with at least the key ranges into which the state of its stores is divided, whatever ``parallelism`` is.
 
     Raises:
         IncompatibleTopologyError: If a sub-topology with such state can no longer be divided.
     """
-    if before is None:
-        return plan
     return replace(plan, subtopologies=tuple(_in_ranges_of_state(sub, before) for sub in plan.subtopologies))
 
 
