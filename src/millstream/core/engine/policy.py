@@ -244,7 +244,6 @@ def is_fate(answer: object) -> bool:
 
 
 def check_policy(parameter: str, policy: object) -> None:
-    """Check that a value is an error policy."""
     if iscoroutinefunction(policy):
         raise SettingsError(
             f"{parameter}: an error handler must be a plain function, but {policy!r} is a coroutine function"

@@ -172,7 +172,6 @@ class _Block:
         return _Block([[] for _ in range(number)], deque(lines.values()), number)
 
     def finish(self, number: int, effects: Effects, *, stops: bool) -> None:
-        """Set the effects of a record."""
         self.effects[number] = effects
         self.killers.pop(number, None)
         if stops:

@@ -92,7 +92,6 @@ METHODS: Final[Mapping[type[StoreSpec], Mapping[str, Method]]] = {
 
 
 def method_of(name: str, spec: StoreSpec) -> Method:
-    """Return a method of a kind of store."""
     methods = METHODS[type(spec)]
     found = methods.get(name)
     if found is None:

@@ -86,7 +86,6 @@ def most_workers(ranges: int, cores: int) -> int:
 
 
 def allowed_worker_counts(most: int) -> list[int]:
-    """Return the allowed numbers of workers."""
     return [1 << power for power in range(most.bit_length())]
 
 

@@ -70,5 +70,4 @@ PROCESSING: Final = frozenset({State.RUNNING, State.WAITING, State.DRAINING})
 
 
 def state_after(state: State, event: Event) -> State:
-    """Return the state after an event."""
     return TRANSITIONS.get((state, event), state)

@@ -54,7 +54,6 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
 
 
 def read_only(store: Any) -> ReadOnlyKeyValueStore[Any, Any]:
-    """Return a read-only view of a key-value store."""
     if not isinstance(store, KeyValueStore):
         raise StoreError(
             f"store {store.name!r} is not a key-value store, so it cannot be read-only; this is a bug"

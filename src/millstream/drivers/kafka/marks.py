@@ -50,8 +50,6 @@ def mark_record(partition: int, mark: Mark) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of an application."""
-
     settings: ClientSettings = field(repr=False)
     application_id: str
     timeout_s: float

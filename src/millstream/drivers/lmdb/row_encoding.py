@@ -46,7 +46,6 @@ def seed_of(store: str) -> int:
 
 
 def stored_key(key: bytes) -> bytes:
-    """Return the stored form of a key."""
     if len(key) <= SHORT_BYTES:
         return PREFIX + key
     return PREFIX + key[:SHORT_BYTES] + blake2b(key, digest_size=_DIGEST_BYTES).digest()

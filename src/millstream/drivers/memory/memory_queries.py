@@ -16,8 +16,6 @@ from millstream.drivers.memory.content_file import PARKED_VERSIONS, contents, wa
 
 
 class MemoryQueries:
-    """Reads one task's stores in memory."""
-
     def __init__(self, directory: str) -> None:
         self._directory = CopyDirectory(directory, PARKED_VERSIONS)
         self._stores = MemoryStores()

@@ -98,7 +98,6 @@ class PydanticJson:
 
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
-    """Return the serde of a type."""
     made = PydanticJson(kind) if is_pydantic(kind) else TypedJson(_supported(kind))
     return of(made.write, made.read, name=name or f"json:{getattr(kind, '__name__', kind)}")
 

@@ -162,8 +162,6 @@ class DelayQueue(BacklogStore):
 
 
 class SpillQueue(BacklogStore):
-    """The spill queue of one operator."""
-
     def __init__(self, rows: Any, memory: Memory) -> None:
         self._by_group = Counter({bytes.fromhex(k): n for k, n in memory.get("overflow_keys", {}).items()})
         super().__init__(rows, memory, "overflow", self._by_group.total())

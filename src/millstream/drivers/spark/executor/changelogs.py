@@ -46,8 +46,6 @@ def _newest_snapshots(reader: ChangelogReader, plan: Plan) -> dict[bytes, bytes]
 
 @dataclass(frozen=True)
 class Changelogs:
-    """The changelog topics of one task."""
-
     plan: Plan
     sub: SubTopology
     task: TaskId

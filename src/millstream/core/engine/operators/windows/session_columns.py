@@ -49,8 +49,6 @@ def _compile_in_columns(node: SessionAggregate, compiled: Compiled) -> Form | No
 
 
 class SessionKeys(KeysInWindows):
-    """Keys in sessions."""
-
     __slots__ = ("_ends",)
 
     def __init__(self, keys: Column, serde: Serde[Any], starts: Sequence[int], ends: Sequence[int]) -> None:
@@ -202,7 +200,6 @@ class _Batch:
         self.sessions = _Sessions(lambda key: store.find(key, first, latest_start))
 
     def write(self) -> None:
-        """Write what the batch has changed."""
         stored, changes = self.sessions.stored, list[tuple[bytes, int, int, Any]]()
         for key, sessions in self.sessions.items():
             before = stored.get(key)
