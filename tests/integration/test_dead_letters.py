@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import millstream as ms
 from millstream.core.model.errors import DeliveryAbortedError
 from millstream.core.model.record import Records
+from millstream.drivers.kafka.forwarding import Forwarding
 from millstream.edge.cli.commands import app as command_line
 from millstream.edge.dead_letters.dead_letter_queue import DeadLetterQueue, ReplayRequest
 from millstream.edge.settings.settings_loading import settings_from
@@ -123,7 +124,7 @@ def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, 
     apps, source, dead = topics
     settings = settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers})
     queue = DeadLetterQueue(dead, settings)
-    first = queue._forwarder.take_over()
+    first = Forwarding(queue._forwarder)
     assert queue.replay(ReplayRequest()).sent == {source: 3}
     with pytest.raises(DeliveryAbortedError, match="another process now replays for the group"):
         first.send({source: Records([b"k"], [b"v"], [1], [])}, {})
@@ -133,7 +134,7 @@ def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, 
 def test_a_replay_that_was_killed_in_a_transaction_delays_no_other(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
     queue = DeadLetterQueue(dead, settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers}))
-    killed = queue._forwarder.take_over()
+    killed = Forwarding(queue._forwarder)
     producer = killed._failing.producer
     producer.begin_transaction()
     producer.produce(source, "lost", "k")

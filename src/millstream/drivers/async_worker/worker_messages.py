@@ -6,7 +6,7 @@ import pickle
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pyspark import cloudpickle
 
@@ -18,23 +18,14 @@ LENGTH_BYTES: Final = 8
 _MAX_TRACEBACK: Final = 10_000
 
 
-class Order(NamedTuple):
-    """A call as it is sent: the digest of its function, and the fields of ``Ticket`` and ``Call``."""
-
-    number: int
-    turn: int
-    epoch: str
-    function: bytes
-    args: tuple[Any, ...]
-    queue_key: Any
-    attempt: int
-    begun_ms: int | None
-    endpoint: str
-    due_ms: int
-
-
 Orders: TypeAlias = tuple[Sequence[Any], ...]
-"""Calls as columns of :class:`Order`, because pickling lists of strings is much faster than pickling a list of tuples."""
+"""Calls as columns, because pickling lists of strings is much faster than pickling a list of tuples.
+
+A call is sent as: number, turn, epoch, digest of its function, arguments, queue key, attempt, begun_ms, endpoint, due_ms. These are the
+fields of ``Ticket`` and ``Call``.
+"""
+_FUNCTION: Final = 3
+"""The column with the digests of the functions."""
 
 
 def columns(orders: Iterable[tuple[Any, ...]]) -> Orders:
@@ -64,8 +55,7 @@ class WorkerQuestion:
     apart: bool = False
 
     def needed(self) -> set[bytes]:
-        functions = Order._fields.index("function")
-        return set(self.options.values()).union(*(orders[functions] for orders in self.orders.values()))
+        return set(self.options.values()).union(*(orders[_FUNCTION] for orders in self.orders.values()))
 
 
 @dataclass(frozen=True)
@@ -88,7 +78,6 @@ class WorkerAnswer:
 
 
 def framed(message: bytes) -> bytes:
-    """Prefix a message with its length."""
     return len(message).to_bytes(LENGTH_BYTES, "big") + message
 
 

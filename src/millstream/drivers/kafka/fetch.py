@@ -264,14 +264,4 @@ def _columns(messages: list[Any]) -> Iterator[Records]:
         return
     rows = max(1, len(messages) * _CHUNK_BYTES // size)
     for first in range(0, len(messages), rows):
-        yield _slice(records, first, first + rows)
-
-
-def _slice(records: Records, first: int, last: int) -> Records:
-    return Records(
-        records.keys[first:last],
-        records.values[first:last],
-        records.timestamps[first:last],
-        records.offsets[first:last],
-        None if records.headers is None else records.headers[first:last],
-    )
+        yield records.take(range(first, min(first + rows, len(messages))))

@@ -29,16 +29,8 @@ _RETRY_S: Final = 0.05
 
 
 @dataclass(frozen=True)
-class GroupPosition:
-    """The offset that a group commits for a partition, with its metadata."""
-
-    offset: int
-    metadata: str = ""
-
-
-@dataclass(frozen=True)
 class Forwarder:
-    """Settings of a process that forwards records in transactions. It connects when it takes over.
+    """Settings of a process that forwards records in transactions. ``Forwarding`` connects.
 
     Attributes:
         group: The group whose positions are committed. Also the transactional id.
@@ -49,17 +41,13 @@ class Forwarder:
     group: str
     patience_s: float
 
-    def take_over(self) -> Forwarding:
-        """End the transactions of an earlier process of this group and fence it.
-
-        Raises:
-            MillstreamError: If the broker refuses, for example because of missing permissions.
-        """
-        return Forwarding(self)
-
 
 class Forwarding:
-    """A process that forwards for a group."""
+    """A process that forwards for a group. It ends the transactions of an earlier process of this group and fences it.
+
+    Raises:
+        MillstreamError: If the broker refuses, for example because of missing permissions.
+    """
 
     def __init__(self, spec: Forwarder) -> None:
         self._spec = spec
@@ -70,18 +58,17 @@ class Forwarding:
         self._members = create_client(Consumer, consumer)
         self._insist("taking over the transactional id", self._failing.producer.init_transactions)
 
-    def send(self, records: Mapping[str, Records], positions: Mapping[TopicPartition, GroupPosition]) -> None:
-        """Send records by topic and commit positions, in one transaction.
+    def send(
+        self, records: Mapping[str, Records], positions: Mapping[TopicPartition, tuple[int, str]]
+    ) -> None:
+        """Send records by topic and commit positions, each an offset with metadata, in one transaction.
 
         Raises:
             ProductionError: If a record is refused.
             DeliveryAbortedError: If another process has taken over the group, or the transaction was aborted.
         """
         producer = self._failing.producer
-        offsets = [
-            ClientPartition(*partition, position.offset, position.metadata)
-            for partition, position in positions.items()
-        ]
+        offsets = [ClientPartition(*partition, *position) for partition, position in positions.items()]
         group = self._members.consumer_group_metadata()
         try:
             producer.begin_transaction()

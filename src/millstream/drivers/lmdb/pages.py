@@ -35,16 +35,15 @@ class MappedPages:
         self.most_bytes = most_bytes
         self._least = _file_pages()
 
-    def trim(self) -> bool:
-        """Release the pages if they exceed the limit. Return whether they did."""
+    def trim(self) -> None:
+        """Release the pages if they exceed the limit."""
         now = _file_pages()
         self._least = min(self._least, now)
         if (now - self._least) * _PAGE <= self.most_bytes:
-            return False
+            return
         for start, end in _mappings():
             _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
         self._least = _file_pages()
-        return True
 
 
 def _file_pages() -> int:

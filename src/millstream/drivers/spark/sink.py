@@ -108,9 +108,6 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             control: ControlAddress = in_driver(self._option)
             control.ask("batch", CommittedBatch(batchId, reports, repeated))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing, because the micro-batch will be repeated."""
-
 
 def _deliver(spec: SinkSpec, delivery: Delivery, rows: _OutputRows) -> bool:
     """Send the rows. Return False if an earlier attempt has sent them."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from millstream.core.engine.records.merging import merged_by_time
@@ -56,7 +56,6 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, option: str) -> None:
         self._option = option
-        self._made: Planner | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (KafkaStreamReader, (self._option,))
@@ -71,14 +70,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reads(self) -> ReadPlanner:
         return ReadPlanner(self._spec)
 
-    @property
+    @cached_property
     def _planner(self) -> Planner:
-        if self._made is None:
-            self._made = Planner(self._spec)
-            if threading.current_thread() is threading.main_thread():
-                # The application handles Ctrl-C and stops between micro-batches.
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return self._made
+        planner = Planner(self._spec)
+        if threading.current_thread() is threading.main_thread():
+            # The application handles Ctrl-C and stops between micro-batches.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         with wire.crossing():
@@ -88,11 +86,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with wire.crossing():
             self._planner.fix_end()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Leave admission to the planner, which divides a micro-batch fairly among partitions."""
-        return ReadAllAvailable()
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Plan a micro-batch. The limit is Spark's default: everything. The planner divides micro-batches fairly among partitions."""
         with wire.crossing():
             return self._planner.next(start)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -125,9 +125,6 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         with wire.crossing():
             self._final = self._spec.broker.end_offsets(self._spec.partitions)
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         with wire.crossing():

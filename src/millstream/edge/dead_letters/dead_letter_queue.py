@@ -15,7 +15,7 @@ from millstream.core.model.errors import MillstreamError, SettingsError, TopicNo
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
-from millstream.drivers.kafka.forwarding import Forwarder, Forwarding, GroupPosition
+from millstream.drivers.kafka.forwarding import Forwarder, Forwarding
 from millstream.edge.dead_letters.envelope import (
     FAILURE_HEADERS,
     Destination,
@@ -185,7 +185,7 @@ class DeadLetterQueue:
         """
         tally = Tally()
         guard = self._guard(request)
-        forwarding = self._forwarder.take_over()
+        forwarding = Forwarding(self._forwarder)
         for number, done in sorted(self.replayed(settled=True).items()):
             for start, end, letters in self._pieces(number, done, everything=request.again):
                 sending = list(_to_replay(letters, done, request, guard, tally))
@@ -212,7 +212,7 @@ class DeadLetterQueue:
             assert some.partitions is not None
             some.headers.append(letter.sent_back())
             some.partitions.append(destination.partition)
-        forwarding.send(records, {partition: GroupPosition(done.position, done.metadata())})
+        forwarding.send(records, {partition: (done.position, done.metadata())})
 
     def _guard(self, request: ReplayRequest) -> Guard:
         return Guard(self.topic, self._broker.partition_counts(), request.to, request.most_replays)

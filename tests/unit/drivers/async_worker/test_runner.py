@@ -15,7 +15,7 @@ from millstream.core.asynchronous.effects import Acting, Performing
 from millstream.core.model.calls import Calls
 from millstream.drivers.async_worker import runner as module
 from millstream.drivers.async_worker.runner import Runner, _is_coroutine, ended_ms, now_ms
-from millstream.drivers.async_worker.worker_messages import Order, WorkerQuestion, columns
+from millstream.drivers.async_worker.worker_messages import WorkerQuestion, columns
 
 
 async def coroutine(*args: Any) -> None: ...
@@ -49,8 +49,8 @@ def question(batch: int, *orders: Any, unfinished_count: int = 0) -> WorkerQuest
     return WorkerQuestion("t", batch, now_ms(), unfinished, {"call": columns(orders)}, {"call": b"options"})
 
 
-def order(number: int) -> Order:
-    return Order(number, 1, "e", b"function", (number,), None, 1, None, "", 0)
+def order(number: int) -> tuple[Any, ...]:
+    return (number, 1, "e", b"function", (number,), None, 1, None, "", 0)
 
 
 async def until_settled(runner: Runner, loaded: dict[bytes, Any], many: int) -> list[Settled]:

@@ -12,7 +12,7 @@ from millstream.core.model.answers import delay
 from millstream.core.model.calls import Calls, CircuitBreaker, Retry
 from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker.task_session import Session
-from millstream.drivers.async_worker.worker_messages import Order, WorkerQuestion, columns
+from millstream.drivers.async_worker.worker_messages import WorkerQuestion, columns
 
 DAY_MS = 86_400_000
 FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"
@@ -27,14 +27,12 @@ def ticket(number: int, epoch: str) -> Ticket:
     return Ticket("call", number, 1, epoch)
 
 
-def order(call_ticket: Ticket, line: str = "k") -> Order:
-    return Order(
-        call_ticket.number, call_ticket.turn, call_ticket.epoch, FUNCTION, ("v",), line, 1, None, "", 0
-    )
+def order(call_ticket: Ticket, line: str = "k") -> tuple[Any, ...]:
+    return (call_ticket.number, call_ticket.turn, call_ticket.epoch, FUNCTION, ("v",), line, 1, None, "", 0)
 
 
 def question(
-    *orders: Order,
+    *orders: tuple[Any, ...],
     unfinished: tuple[Ticket, ...] = (),
     batch: int = 1,
     options: bytes = OPTIONS,
@@ -110,7 +108,7 @@ def test_a_retry_waits_as_long_by_a_clock_of_the_application_that_is_ahead_or_be
     (settled,) = answer.settled
     waits = Waits(now + ahead_ms + 15, 2, now + ahead_ms, "retry", "OSError: down")
     assert settled == (first, waits)
-    again = Order(0, 2, "a", FUNCTION, ("v",), "k", 2, waits.begun_ms, "", waits.due_ms)
+    again = (0, 2, "a", FUNCTION, ("v",), "k", 2, waits.begun_ms, "", waits.due_ms)
     session.ask(question(again, batch=3, now_ms=now + 7 + ahead_ms), LOADED, now + 7)
     assert begun(session, now + 14) == []
     assert begun(session, now + 15) == [Ticket("call", 0, 2, "a")]

@@ -230,10 +230,13 @@ def offset_of(text: str, batch: int) -> tuple[int, Mapping[str, Any]]:
     except (ValueError, LookupError, TypeError):
         offset = None
     if version != _READABLE or not isinstance(offset, dict) or "\ufffd" in text:
-        raise CheckpointError(
-            f"offsets/{batch} cannot be read: " + (f"it begins with {text[:40]!r}" if text else "it is empty")
-        )
+        raise CheckpointError(f"offsets/{batch} cannot be read: {beginning_of(text)}")
     return partitions, offset
+
+
+def beginning_of(text: str) -> str:
+    """Return how a file begins that cannot be read, for an error."""
+    return f"it begins with {text[:40]!r}" if text else "it is empty"
 
 
 def rescale(session: SparkSession, location: str, partitions: int) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from millstream.core.model.errors import CheckpointError
 from millstream.drivers.spark.driver import checksums
-from millstream.drivers.spark.driver.checkpoint import Files, numbers, offset_of
+from millstream.drivers.spark.driver.checkpoint import Files, beginning_of, numbers, offset_of
 
 _METADATA: Final = "metadata"
 _DESCRIPTIONS: Final = ("state/0/_metadata/v2", "state/0/_stateSchema/default")
@@ -161,7 +161,7 @@ def _of_metadata(text: str | None) -> Iterator[str]:
     try:
         json.loads(text)["id"]
     except (ValueError, KeyError, TypeError):
-        yield f"metadata has no query id: {_begin(text)}"
+        yield f"metadata has no query id: {beginning_of(text)}"
 
 
 def _of_numbers(seen: Seen) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _of_texts(seen: Seen) -> Iterator[str]:
             yield f"commits/{batch} has version {version!r}, which a newer Spark has written"
         elif version not in _COMMIT_VERSIONS or not _is_object(content):
             yield (
-                f"commits/{batch} cannot be read: {_begin(text)}. If this is the only damage, delete it and the file .{batch}.crc "
+                f"commits/{batch} cannot be read: {beginning_of(text)}. If this is the only damage, delete it and the file .{batch}.crc "
                 "beside it: the micro-batch is then repeated, as after a crash"
             )
 
@@ -263,7 +263,3 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
-
-
-def _begin(text: str) -> str:
-    return f"it begins with {text[:40]!r}" if text else "it is empty"

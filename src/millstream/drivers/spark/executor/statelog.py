@@ -190,10 +190,6 @@ class StateLog:
         self._segments.updateValue((segment.sequence,), (data,))
 
     def _read(self, group: KeyGroup, segment: Segment) -> pa.Table:
-        return columns_of(*self._stored(group, segment))
-
-    def _stored(self, group: KeyGroup, segment: Segment) -> tuple[bytes, str]:
-        """Return a segment, and its name in errors."""
         where = f"segment {segment.sequence} of store {group[0]!r}, task {self._task}"
         stored = self._segments.getValue((segment.sequence,))
         if stored is None:
@@ -201,7 +197,7 @@ class StateLog:
                 f"the log is damaged: {where} is missing from the checkpoint. Restore the checkpoint from a backup, or "
                 "start over with another checkpoint_location"
             )
-        return unpacked(bytes(stored[0]), where), where
+        return columns_of(unpacked(bytes(stored[0]), where), where)
 
 
 def packed(data: bytes) -> bytes:
