@@ -149,7 +149,8 @@ def space(records: int, engine: str, memory_bytes: int, rounds: int) -> dict[str
         live = records * (KEY_BYTES + VALUE_BYTES)
         for _ in range(rounds):
             seconds.append(worker.batch(_changes(rng.integers(0, records, records // 10), rng)))
-            logs.append(worker.manifest.live_bytes() / live)
+            sizes = [segment.size for group in worker.manifest.segments.values() for segment in group]
+            logs.append(sum(sizes) / live)
             copies.append(worker.copy_bytes() / live)
         return {
             "engine": engine, "records": records, "rounds": rounds, "log": logs, "copy": copies, "batch_s": seconds,

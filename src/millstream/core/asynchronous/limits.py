@@ -29,14 +29,11 @@ class RateLimit:
         """Return when the next call may begin, ms since the epoch; ``now_ms`` if at once."""
         return now_ms if len(self._begun) < self._calls else max(now_ms, self._begun[0] + self._per)
 
-    def take(self, now_ms: int) -> bool:
-        """Return True and count a call if one may begin now."""
-        if self.next_ms(now_ms) > now_ms:
-            return False
+    def take(self, now_ms: int) -> None:
+        """Count a call that begins now. ``next_ms`` must allow it."""
         if len(self._begun) == self._calls:
             self._begun.popleft()
         self._begun.append(now_ms)
-        return True
 
 
 class Breaker:

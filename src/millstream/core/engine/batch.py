@@ -164,19 +164,6 @@ def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
     return data
 
 
-def _kept_serialised(source: Source, *, columnar: bool) -> tuple[bool, bool]:
-    """Return, for the keys and for the values of a source, True if they stay serialised."""
-    return columnar and source.key.verbatim is not None, columnar and source.value.verbatim is not None
-
-
-_Reader = Callable[[list[bytes | None]], list[Any]]
-
-
-def _readers(source: Source, *, columnar: bool) -> tuple[_Reader, _Reader]:
-    read_all = _checked if columnar else deserialised
-    return partial(read_all, source.key), partial(read_all, source.value)
-
-
 class Reading:
     """Deserialises the records of a task. Owned by the task.
 
@@ -187,7 +174,11 @@ class Reading:
     def __init__(self, sources: Iterable[Source], columnar: Collection[str], runtime: Runtime) -> None:
         self._columnar, self._runtime = columnar, runtime
         self._readers = {
-            source.name: _readers(source, columnar=source.name in columnar) for source in sources
+            source.name: [
+                partial(_checked if source.name in columnar else deserialised, serde)
+                for serde in (source.key, source.value)
+            ]
+            for source in sources
         }
 
     def chunk(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
@@ -202,7 +193,8 @@ class Reading:
 
     def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
         """Deserialise records one at a time, because some may be bad or a timestamp extractor needs the partition time."""
-        raw_key, raw_value = _kept_serialised(source, columnar=source.name in self._columnar)
+        columnar = source.name in self._columnar
+        raw_key, raw_value = (columnar and serde.verbatim is not None for serde in (source.key, source.value))
         rows: list[int] = []
         good = Chunk(records, rows, [], [], [], None if records.headers is None else [])
         partition_time = queue.newest_timestamp()

@@ -31,7 +31,7 @@ from operator import and_
 from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.batch import Column, Columns, ColumnsCall
-from millstream.core.engine.compile import Call, Compiled
+from millstream.core.engine.compile import Call, Compiled, discard
 from millstream.core.engine.failures import Attempt
 from millstream.core.engine.records.queue import Chunk
 from millstream.core.engine.runtime import Piece, Runtime
@@ -266,7 +266,7 @@ def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
 def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
     children = _followers(node, compiled)
     if not children:
-        return Form(_discard)
+        return Form(discard)
     form = columns_of(children[0], compiled) if len(children) == 1 else None
     return None if form is None else form._replace(call=_tapped(children[0], compiled, form.call))
 
@@ -310,10 +310,6 @@ def without_nulls(
 
 def _stateless(node: n.Node, compiled: Compiled) -> bool:
     return node.pure and all(_stateless(child, compiled) for child in compiled.children_of(node))
-
-
-def _discard(columns: Columns) -> None:
-    """Discard the records, because no node follows."""
 
 
 def _column(serde: Serde[Any], kept: list[Any]) -> Column:

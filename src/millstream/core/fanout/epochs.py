@@ -12,7 +12,7 @@ Source: the draft proposal "Parallel processing beyond the partition count", *Se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -33,9 +33,8 @@ class Stretch:
         base: The position of ``start``.
 
     Example:
-        >>> stretch = Stretch(TopicPartition("orders-fanout-0", 1), KeyRange(1, 4), start=5, end=9, base=100)
-        >>> stretch.position(6), stretch.offset(101)
-        (101, 6)
+        >>> Stretch(TopicPartition("orders-fanout-0", 1), KeyRange(1, 4), start=5, end=9, base=100).position(6)
+        101
     """
 
     log: TopicPartition
@@ -46,11 +45,6 @@ class Stretch:
 
     def position(self, offset: int) -> int:
         return self.base + offset - self.start
-
-    def offset(self, position: int) -> int:
-        """Return the offset at which a reader with a position continues: ``start`` before it has begun, ``end`` after it has finished."""
-        offset = max(self.start, self.start + position - self.base)
-        return offset if self.end is None else min(offset, self.end)
 
     def overlaps(self, keys: KeyRange) -> bool:
         (first, behind), (low, high) = self.keys.bounds, keys.bounds
@@ -103,8 +97,6 @@ class History:
         >>> split = history.changed(2, {history.primary: 100, first: 0, second: 0})
         >>> str(split.current.log_of(b"spark"))
         'orders-fanout-0-1'
-        >>> [[(str(s.log), s.start, s.end, s.base) for s in step] for step in split.reads(KeyRange(0, 2))]
-        [[('orders-0', 0, 100, 0)], [('orders-fanout-0-0', 0, None, 101)]]
     """
 
     primary: TopicPartition
@@ -143,28 +135,6 @@ class History:
         logs = enumerate(self.logs(ranges))
         opened = tuple(Stretch(log, KeyRange(n, ranges), ends[log], None, base) for n, log in logs)
         return History(self.primary, (*self.epochs[:-1], closed, Epoch(now.number + 1, base, opened)))
-
-    def reads(self, keys: KeyRange, position: int = 0) -> Iterator[tuple[Stretch, ...]]:
-        """Yield the steps of a key range's reader. It reads the logs of one step concurrently, and the steps one after the other.
-
-        A log may contain keys of other ranges, which the reader skips with ``keys.holds``.
-
-        Yields:
-            The stretches of an epoch that contain keys of the range. Read each from ``offset(position)`` to ``end``. The next step may
-            begin when all of them have been read to their ends.
-        """
-        for epoch in self.epochs:
-            if epoch is self.current or epoch.position_after > position:
-                yield tuple(stretch for stretch in epoch.stretches if stretch.overlaps(keys))
-
-    def position(self, keys: KeyRange, offsets: Mapping[TopicPartition, int]) -> int:
-        """Return the position to commit for a key range. The reader has read every record before it.
-
-        Args:
-            offsets: The next offset of each log in the reader's current step.
-        """
-        reached = (epoch.read_position(keys, offsets) for epoch in self.epochs)
-        return next((position for position in reached if position is not None), self.current.base)
 
     def to_json(self) -> list[Any]:
         return [

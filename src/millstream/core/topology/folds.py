@@ -86,8 +86,3 @@ RECIPES: Final[Mapping[Fold, Recipe]] = {
 def aggregate_serde(fold: Fold, value: Serde[Any]) -> Serde[Any]:
     own: Mapping[Fold, Serde[Any]] = {Fold.COUNT: serdes.int64, Fold.MEAN: means.serde}
     return own.get(fold, value)
-
-
-def fits_always(fold: Fold | None) -> bool:
-    """Return whether every aggregate of a fold fits its serde."""
-    return fold in (Fold.COUNT, Fold.MEAN)

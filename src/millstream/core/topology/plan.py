@@ -190,7 +190,7 @@ class Plan:
 
     @cached_property
     def repartition_topics(self) -> frozenset[str]:
-        """The repartition topics that are on the broker, not in Spark's shuffle."""
+        """The repartition topics that are on the broker, not in Spark's shuffle. Their processed records are deleted."""
         return frozenset(self.broker_topics).intersection(self.internal_topics)
 
     @cached_property
@@ -200,11 +200,6 @@ class Plan:
             for sub in self.subtopologies
             for store in sub.changelogs
         }
-
-    @property
-    def purged_topics(self) -> tuple[str, ...]:
-        """The internal topics on the broker whose processed records are deleted."""
-        return tuple(topic.name for topic in self.internal_topics.values() if not topic.through_shuffle)
 
     @cached_property
     def shuffled_topics(self) -> tuple[str, ...]:
@@ -273,11 +268,7 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        return plan_text(self)
-
-
-def plan_text(plan: Plan) -> str:
-    return "\n".join([f"Application {plan.application_id}", *plan_lines(plan, {})])
+        return "\n".join([f"Application {self.application_id}", *plan_lines(self, {})])
 
 
 def plan_lines(

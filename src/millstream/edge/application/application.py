@@ -190,7 +190,7 @@ class Application:
             run.await_first_batch()
             if run.state.now in FINAL:
                 return running
-            if run.plan.purged_topics:
+            if run.plan.repartition_topics:
                 interval_s = self.settings.repartition_purge_interval_ms / 1000
                 run.purging = PeriodicTask(run.purge.purge, interval_s)
             if bound.end is None:

@@ -124,7 +124,7 @@ class ApplicationRun:
         )
         self.taps = TapBuffers(application_id, lambda: self.plan)
         self.draining = Draining(self.reports.in_flight_left)
-        self.purge = Purge(resources.record_deleter, lambda: self.plan.purged_topics)
+        self.purge = Purge(resources.record_deleter, lambda: self.plan.repartition_topics)
         self.listeners = resources.listeners
         self.metadata_refresher: PeriodicTask | None = None
         self.purging: PeriodicTask | None = None

@@ -52,7 +52,7 @@ class TopicPreparation:
         Raises:
             SettingsError: If the broker overwrites timestamps, or compacts or deletes records that are needed.
         """
-        wanted = {name: dict(REPARTITION_CONFIG) for name in plan.purged_topics}
+        wanted = {name: dict(REPARTITION_CONFIG) for name in sorted(plan.repartition_topics)}
         for sub in plan.subtopologies:
             for store in sub.stores.values():
                 if store.name in plan.changelogs:

@@ -11,7 +11,7 @@ from millstream.core.model import means, serdes
 from millstream.core.model.expressions import applied, col
 from millstream.core.model.means import Sums
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.folds import RECIPES, Fold, aggregate_serde, fits_always
+from millstream.core.topology.folds import RECIPES, Fold, aggregate_serde
 
 MEAN = applied(means.mean_of, col())
 """Computes the mean from its sums, as an expression."""
@@ -43,7 +43,7 @@ class GroupedAggregation:
     @property
     def fits(self) -> bool:
         """Whether every aggregate fits the serde."""
-        return fits_always(self.fold)
+        return self.fold in (Fold.COUNT, Fold.MEAN)
 
 
 def folding(fold: Fold, value: Serde[Any]) -> GroupedAggregation:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
@@ -49,29 +50,9 @@ class Request(NamedTuple):
     then: str
 
 
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class InFlightRecord:
     """A record that has arrived and has not retired. Owned by its operator."""
-
-    __slots__ = (
-        "attempt",
-        "begun_ms",
-        "came_ms",
-        "due_ms",
-        "epoch",
-        "headers",
-        "key",
-        "key_id",
-        "number",
-        "origin",
-        "partition",
-        "request",
-        "serdes",
-        "settled",
-        "timestamp",
-        "turn",
-        "value",
-        "why",
-    )
 
     number: int
     origin: RecordMetadata | None

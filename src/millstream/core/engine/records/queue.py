@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -223,15 +223,19 @@ class RecordQueue:
         return chunk.raw.offsets[chunk.row(self.index if chunk is self.chunks[0] else 0)]
 
     def buffered_size(self) -> Buffered:
-        size, newest = 0, -1
-        for number, chunk in enumerate(self.chunks):
-            first = self.index if number == 0 else 0
-            rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
+        count, size, newest = 0, 0, -1
+        for chunk, left in self._unprocessed():
+            count += len(left)
+            rows = list(map(chunk.row, left))
             for column in (chunk.raw.keys, chunk.raw.values):
                 size += sum(len(column[row] or b"") for row in rows)
-            newest = max([newest, *chunk.timestamps[first:]])
-        count = sum(len(chunk.keys) for chunk in self.chunks) - self.index
+            newest = max([newest, *chunk.timestamps[left.start :]])
         return Buffered(count, size, newest)
+
+    def _unprocessed(self) -> Iterator[tuple[Chunk, range]]:
+        """Yield the chunks with the indices of their unprocessed records."""
+        for number, chunk in enumerate(self.chunks):
+            yield chunk, range(0 if number else self.index, len(chunk.keys))
 
     def newest_timestamp(self) -> int:
         """Return the partition time after all records of the queue have been taken."""
@@ -239,22 +243,19 @@ class RecordQueue:
 
     def buffered(self) -> Records:
         """Return the unprocessed records as they were fed, without records that were dropped at deserialisation."""
-        left = Records()
-        for number, chunk in enumerate(self.chunks):
-            first = self.index if number == 0 else 0
-            rows = [chunk.row(index) for index in range(first, len(chunk.keys))]
-            left.extend(chunk.raw.take(rows))
-        left.times = self._buffered_times()
-        return left
+        records = Records()
+        for chunk, left in self._unprocessed():
+            records.extend(chunk.raw.take(list(map(chunk.row, left))))
+        records.times = self._buffered_times()
+        return records
 
     def _buffered_times(self) -> PartitionTimes | None:
         """Return the times of the partition for the unprocessed records of a key range; None for a whole partition."""
         if not self.chunks or self.chunks[0].before is None:
             return None
         times = PartitionTimes(end=self.last_times(), steps=self.steps.pending())
-        for number, chunk in enumerate(self.chunks):
-            first = self.index if number == 0 else 0
-            for index in range(first, len(chunk.keys)):
+        for chunk, left in self._unprocessed():
+            for index in left:
                 times.add(chunk.times_before(index))
         return times
 

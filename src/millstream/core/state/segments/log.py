@@ -108,9 +108,6 @@ class Manifest:
         kept = {group: segments for group, segments in self.segments.items() if store_of(group[0]) in stores}
         return replace(self, segments=kept)
 
-    def live_bytes(self) -> int:
-        return sum(segment.size for group in self.segments.values() for segment in group)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "format": _FORMAT,
@@ -192,7 +189,6 @@ def moved_down(
 
 
 def _since(merged: Sequence[Segment]) -> int:
-    """Return the ``since`` of a merged segment."""
     return merged[0].upto if drops_deletions(merged) else merged[0].since
 
 

@@ -13,9 +13,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
-from millstream.core.engine.operators.windows.window_operator import Add, Windower, aggregation
-from millstream.core.engine.punctuate import NEVER
-from millstream.core.engine.timeline import Timeline, time_of, timed_key
+from millstream.core.engine.operators.windows.window_operator import (
+    Add,
+    OpenInTimeline,
+    Windower,
+    aggregation,
+)
+from millstream.core.engine.timeline import time_of, timed_key
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed
 from millstream.core.topology.window_nodes import SessionAggregate
@@ -26,8 +30,8 @@ LATE: Final = "late for a session"
 
 @compile_node.register
 def _compile(node: SessionAggregate, compiled: Compiled) -> Call:
-    sessions = None if node.open is None else _OpenSessions(node, compiled)
     wait = node.windows.gap_ms + node.windows.grace_ms
+    sessions = None if node.open is None else _OpenSessions(node, compiled, wait)
     add = _adding(node, compiled, sessions)
     store = compiled.runtime.stores[node.store.name]
     made = aggregation(
@@ -96,18 +100,8 @@ def aggregation_of(node: SessionAggregate) -> Callable[[Any, Any, Sessions], Any
     return aggregated
 
 
-class _OpenSessions:
-    """The open sessions, for results at close. Owned by the task."""
-
-    def __init__(self, node: SessionAggregate, compiled: Compiled) -> None:
-        assert node.open is not None
-        stores = compiled.runtime.stores
-        self._timeline = Timeline(stores[node.open.name])
-        self._store = stores[node.store.name]
-        self._key = node.store.key.deserialize
-        self._wait = node.windows.gap_ms + node.windows.grace_ms
-        self._child = compiled.children(node)
-        self._loses = node.emit.loses
+class _OpenSessions(OpenInTimeline):
+    """The open sessions, for results at close."""
 
     def change(self, key: bytes, sessions: Sessions, start: int, end: int, *, exists: bool) -> None:
         """Replace the merged sessions with the new session.
@@ -131,12 +125,6 @@ class _OpenSessions:
                 continue
             aggregate = self._store.read(key, start, end)
             self._child(Windowed(self._key(key), start, end), aggregate, None, end, headers)
-
-    def next_close(self) -> int:
-        return min(self._timeline.next + self._wait + 1, NEVER)
-
-    def gone_at(self) -> int:
-        return int(self._store.gone_at(self._timeline.next))
 
 
 def _entry_key(key: bytes, start: int, end: int) -> bytes:

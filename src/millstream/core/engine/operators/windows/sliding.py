@@ -23,9 +23,14 @@ from typing import Any, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.aggregations import INCOMPLETE
-from millstream.core.engine.operators.windows.window_operator import LATE, Add, Windower, aggregation
-from millstream.core.engine.punctuate import NEVER
-from millstream.core.engine.timeline import Timeline, time_of, timed_key
+from millstream.core.engine.operators.windows.window_operator import (
+    LATE,
+    Add,
+    OpenInTimeline,
+    Windower,
+    aggregation,
+)
+from millstream.core.engine.timeline import time_of, timed_key
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.topology.window_nodes import SlidingAggregate
@@ -116,12 +121,12 @@ def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch
 
 @compile_node.register
 def _compile(node: SlidingAggregate, compiled: Compiled) -> Call:
-    windows = None if node.open is None else _OpenSlidingWindows(node, compiled)
-    add, grace = _adding(node, compiled, windows), node.windows.grace_ms
-    open_ms = node.windows.difference_ms + grace
-    store, difference = compiled.runtime.stores[node.store.name], node.windows.difference_ms
+    store, grace = compiled.runtime.stores[node.store.name], node.windows.grace_ms
+    difference = node.windows.difference_ms
+    open_ms = difference + grace
+    windows = None if node.open is None else _OpenSlidingWindows(node, compiled, open_ms)
     windower = Windower(
-        add,
+        _adding(node, compiled, windows),
         open_ms,
         windows,
         node.emit,
@@ -187,19 +192,12 @@ def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Ent
     return added
 
 
-class _OpenSlidingWindows:
-    """The open windows, in the order of starts and keys, for results at close. Owned by the task."""
+class _OpenSlidingWindows(OpenInTimeline):
+    """The open windows, in the order of starts and keys, for results at close."""
 
-    def __init__(self, node: SlidingAggregate, compiled: Compiled) -> None:
-        assert node.open is not None
-        stores = compiled.runtime.stores
-        self._timeline = Timeline(stores[node.open.name])
-        self._store = stores[node.store.name]
-        self._loses = node.emit.loses
-        self._key = node.store.key.deserialize
+    def __init__(self, node: SlidingAggregate, compiled: Compiled, wait_ms: int) -> None:
+        super().__init__(node, compiled, wait_ms)
         self._difference = node.windows.difference_ms
-        self._wait = node.windows.difference_ms + node.windows.grace_ms
-        self._child = compiled.children(node)
 
     def change(self, key: bytes, touch: Touch, *, exists: bool) -> None:
         """Add a created window, or remove a window whose aggregate was deleted."""
@@ -219,9 +217,3 @@ class _OpenSlidingWindows:
             value, timestamp = self._store.read(key, start)
             window = Windowed(self._key(key), start, window_end(start, self._difference))
             self._child(window, value, None, timestamp, headers)
-
-    def next_close(self) -> int:
-        return min(self._timeline.next + self._wait + 1, NEVER)
-
-    def gone_at(self) -> int:
-        return int(self._store.gone_at(self._timeline.next))

@@ -30,12 +30,14 @@ from typing import Any, Final, NamedTuple, Protocol
 from millstream.core.engine.compile import Call, Compiled, discard
 from millstream.core.engine.idle import IdleClock
 from millstream.core.engine.operators.aggregations import INCOMPLETE
+from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
+from millstream.core.engine.timeline import Timeline
 from millstream.core.model.record import Headers
 from millstream.core.model.windows import EmitStrategy
 from millstream.core.state.contract import Memory
 from millstream.core.topology.nodes import Node
-from millstream.core.topology.window_nodes import takes_null_values
+from millstream.core.topology.window_nodes import SessionAggregate, SlidingAggregate, takes_null_values
 
 Add = Callable[[Any, Any, int, Headers, int], bool]
 """Adds a record (key, value, timestamp, headers) to its windows from the first open one. Returns True if it was late for a window."""
@@ -52,6 +54,26 @@ class OpenWindows(Protocol):
 
     def gone_at(self) -> int:
         """Return the stream time at which the first of these windows expires from its store."""
+
+
+class OpenInTimeline:
+    """Open windows in a timeline. Owned by the task."""
+
+    def __init__(self, node: SlidingAggregate | SessionAggregate, compiled: Compiled, wait_ms: int) -> None:
+        assert node.open is not None
+        stores = compiled.runtime.stores
+        self._timeline = Timeline(stores[node.open.name])
+        self._store = stores[node.store.name]
+        self._key = node.store.key.deserialize
+        self._wait = wait_ms
+        self._child = compiled.children(node)
+        self._loses = node.emit.loses
+
+    def next_close(self) -> int:
+        return min(self._timeline.next + self._wait + 1, NEVER)
+
+    def gone_at(self) -> int:
+        return int(self._store.gone_at(self._timeline.next))
 
 
 def checking(runtime: Runtime, memory: Memory, windower: Windower, windows: OpenWindows) -> Add:
