@@ -157,6 +157,7 @@ def test_commands_name_broker_topic_and_group() -> None:
 def test_settings_of_applications_are_set_aside_and_those_of_the_broker_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    before = {name for name in os.environ if name.startswith("MILLSTREAM_TEST_")}
     for name in (
         "MILLSTREAM_CHECKPOINT_LOCATION",
         "millstream_kafka",
@@ -170,8 +171,7 @@ def test_settings_of_applications_are_set_aside_and_those_of_the_broker_are_kept
     set_settings_aside()
 
     left = {name for name in os.environ if name.upper().startswith("MILLSTREAM_")}
-    assert {"MILLSTREAM_KAFKA_JARS", "MILLSTREAM_X"} <= left
-    assert len(left & {"MILLSTREAM_KAFKA_JARS", "MILLSTREAM_X"}) == len(left)
+    assert left == {*before, "MILLSTREAM_KAFKA_JARS", "MILLSTREAM_X"}
 
 
 def test_quiet_sends_children_to_the_file_and_leaves_the_terminal_reachable(
