@@ -92,9 +92,11 @@ def played(module_apps: Apps, spark: SparkSession) -> Played:
     with Steps(apps.kafka.bootstrap_servers, plan, lanes.values(), clock) as steps:
         steps.create_topics()
         for run in runs(len(steps)):
-            clock.set(0)  # the first micro-batch reaches all tasks: nothing may be due in it
             with apps.start(topology, clock=clock) as running:
                 ends += [steps.take(number, running) for number in run]
+                running.pause(
+                    keep=True
+                )  # the first micro-batch reaches all tasks, but nothing may be due in it
             dropped += by_scenario(running.status().dropped, plan, lanes)
         of_batches = {name: [ends[number] for number in steps.taken_by(lane)] for name, lane in lanes.items()}
     found = {topic: apps.kafka.consume(topic) for lane in lanes.values() for topic in lane.outputs}

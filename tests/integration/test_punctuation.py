@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from .clock import HandClock
 from .helpers import Apps, eventually
 from .topologies import ticking_copies
 
@@ -28,3 +29,23 @@ def test_every_second_is_ten_times_in_ten_idle_seconds(apps: Apps) -> None:
     for times in ticks().values():
         assert 9 <= sum(began < time_ms <= began + 10_000 for time_ms in times) <= 11
         assert times == sorted(set(times))
+
+
+def test_a_paused_sub_topology_rests_after_a_restart(apps: Apps) -> None:
+    paused, active = apps.topic("paused", 1), apps.topic("active", 1)
+    outputs = apps.topic("of-paused", 1), apps.topic("of-active", 1)
+    topology, clock = (
+        ticking_copies(1_000, dict(zip((paused, active), outputs))),
+        HandClock(apps.home / "clock"),
+    )
+
+    def ticks() -> list[list[bytes | None]]:
+        return [[record.value for record in apps.kafka.consume(sink)] for sink in outputs]
+
+    with apps.start(topology, clock=clock) as running:
+        running.pause([paused], keep=True)
+    clock.set(5_000)
+    running = apps.start(topology, clock=clock)
+    eventually(lambda: ticks() == [[], [b"5000"]], "a tick of the active sub-topology")
+    running.resume([paused])
+    eventually(lambda: ticks() == [[b"5000"], [b"5000"]], "a tick of the other one")

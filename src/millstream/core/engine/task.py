@@ -182,8 +182,11 @@ class Task:
         """Set the facts about the inputs. Without facts, the task does not wait for inputs."""
         self._readiness.inform(facts)
 
-    def step(self, now_ms: int, budget: int | None = None) -> Outcome:
+    def step(self, now_ms: int, budget: int | None = None, *, rests: bool = False) -> Outcome:
         """Process buffered records, smallest head timestamp first, call due punctuators, flush the caches and issue calls.
+
+        Args:
+            rests: Whether the sub-topology is paused. Then wall-clock punctuators are not called.
 
         Raises:
             MillstreamError: If a record fails under the policy "fail".
@@ -201,7 +204,8 @@ class Task:
                 self._take_all(budget)
             processing.finish()
             runtime.punctuations.follow_clock(now_ms)
-            processing.punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
+            if not rests:
+                processing.punctuate(PunctuationType.WALL_CLOCK_TIME, now_ms)
             self._close_idle(now_ms)
             self._compiled.caches.flush()
             processing.leave_records()

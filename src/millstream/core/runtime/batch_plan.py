@@ -61,16 +61,20 @@ class Initialization:
         rebuild: Whether tasks without state rebuild their stores from changelog topics.
         new_topics: Stores whose changelog topics are new and receive the whole content.
         divided: The divided state with which tasks of key ranges begin; None if the key ranges have not changed.
+        resting: Numbers of the sub-topologies that are paused, and do not punctuate.
     """
 
     rebuild: bool = False
     new_topics: tuple[str, ...] = ()
     divided: DividedState | None = None
+    resting: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"rebuild": self.rebuild, "new_topics": list(self.new_topics)}
         if self.divided is not None:
             data["divided"] = [self.divided.name, list(self.divided.subtopologies)]
+        if self.resting:
+            data["resting"] = list(self.resting)
         return data
 
     @staticmethod
@@ -79,7 +83,12 @@ class Initialization:
         if "divided" in data:
             name, subtopologies = data["divided"]
             divided = DividedState(name, tuple(subtopologies))
-        return Initialization(data.get("rebuild", False), tuple(data.get("new_topics", ())), divided)
+        return Initialization(
+            data.get("rebuild", False),
+            tuple(data.get("new_topics", ())),
+            divided,
+            tuple(data.get("resting", ())),
+        )
 
     def encode(self) -> bytes:
         return json.dumps(self.to_json()).encode()

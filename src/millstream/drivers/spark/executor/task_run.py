@@ -358,7 +358,7 @@ class TaskRun:
             self._inform(task)
             with sending_dead_letters(topology.dead_letters):
                 self._feed(task)
-                return task, self._with_calls(task) if task.calls else task.step(self._now_ms)
+                return task, self._with_calls(task) if task.calls else self._step_of(task)
         finally:
             task.close()
 
@@ -368,9 +368,14 @@ class TaskRun:
             task, wire.batch_of(self._batch), self._ahead_ms, self._spec.async_workers
         )
         calls.collect()
-        outcome = task.step(self._now_ms)
+        outcome = self._step_of(task)
         calls.hand_over(outcome)
         return outcome
+
+    def _step_of(self, task: Task) -> Outcome:
+        """Run the step. Only in a micro-batch that starts all tasks may the task's sub-topology be paused."""
+        begin = self._initialization
+        return task.step(self._now_ms, rests=begin is not None and self._id.subtopology in begin.resting)
 
     def _inform(self, task: Task) -> None:
         inputs, message = self._spec.inputs.get(self._id), self._message(wire.INPUTS, TaskInput.decode)

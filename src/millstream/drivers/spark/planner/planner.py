@@ -23,6 +23,7 @@ from millstream.core.runtime.intake import topics_finished_later
 from millstream.core.runtime.messages import PlanningOrders, PlanRequest
 from millstream.core.runtime.origins import Begun, begun_after, topics_committed_later
 from millstream.core.runtime.partition_times import latest, topics_timed_by_readers
+from millstream.core.runtime.pausing import resting
 from millstream.core.runtime.remaining_inputs import RemainingInputs, lets_tasks_continue
 from millstream.core.runtime.throttling import Throttle
 from millstream.core.topology.evolution import check_stores, with_new_names
@@ -181,13 +182,16 @@ class Planner:
             readable = self._fan_outs.readable(positions, self._limited_ends(ends), orders.records)
             _, remaining = self._aligned_ends(request, positions, positions, {}, readable)
         planned = self._plan_after(start, positions, clock, remaining)
-        return replace(planned, tick=start.tick + 1, initialization=self._spec.initialization)
+        rest = tuple(sorted(resting(self._spec.topology.plan, orders.paused)))
+        initialization = replace(self._spec.initialization, resting=rest)
+        return replace(planned, tick=start.tick + 1, initialization=initialization)
 
     def _initializing_again(self, request: _Request) -> BatchPlan:
         """Plan a micro-batch that reads nothing and starts all tasks, so that they correct their changelog topics."""
         start, clock, _, orders = request
         planned = self._plan_after(start, start.positions, clock, self._unknown(orders))
-        return replace(planned, tick=start.tick + 1, initialization=Initialization())
+        rest = tuple(sorted(resting(self._spec.topology.plan, orders.paused)))
+        return replace(planned, tick=start.tick + 1, initialization=Initialization(resting=rest))
 
     def _following(self, request: _Request) -> BatchPlan | None:
         """Plan a micro-batch that reads records or wakes tasks. Return None if there is nothing to do."""
