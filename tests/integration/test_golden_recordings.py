@@ -94,9 +94,8 @@ def played(module_apps: Apps, spark: SparkSession) -> Played:
         for run in runs(len(steps)):
             with apps.start(topology, clock=clock) as running:
                 ends += [steps.take(number, running) for number in run]
-                running.pause(
-                    keep=True
-                )  # the first micro-batch reaches all tasks, but nothing may be due in it
+                # The first micro-batch of the next run reaches all tasks, but nothing may be due in it.
+                running.pause(plan.external_topics, keep=True)
             dropped += by_scenario(running.status().dropped, plan, lanes)
         of_batches = {name: [ends[number] for number in steps.taken_by(lane)] for name, lane in lanes.items()}
     found = {topic: apps.kafka.consume(topic) for lane in lanes.values() for topic in lane.outputs}
