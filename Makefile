@@ -45,7 +45,7 @@ test: setup ## All tests: core, real broker, real Spark, crashes
 	$(BIN)/python -m pytest --durations=20 $(TRY_AGAIN) -m alone
 
 test-unit: setup ## Only the unit tests that need no Java
-	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) -m "not broker and not spark" tests/unit
+	$(BIN)/python -m pytest --numprocesses=4 $(BY_FILE) -m "not broker and not spark" tests/unit
 
 test-core: setup ## All tests that need no Java: also properties, recordings, simulated runs, documents
 	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) -m "not broker and not spark"
