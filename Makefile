@@ -16,6 +16,8 @@ BY_FILE := --dist=loadfile --no-loadscope-reorder --durations=20
 # A wait that took too long is tried again, once: another program may have had the machine. A wrong result never is.
 TRY_AGAIN := --reruns=1 --only-rerun='Failed: (Timeout|waited)'
 
+NO_JAVA := -m "not broker and not spark"
+
 SOAK_TEST := MILLSTREAM_TEST_PROOFS=full $(BIN)/python -m pytest --timeout=7200 --dist=loadfile --no-loadscope-reorder
 SOAK_KILLS = $(BIN)/python -m millstream.testing.crash --guarantee exactly_once --kills-per-run 20 --brokers 3 --seed $(SEED)
 
@@ -45,13 +47,13 @@ test: setup ## All tests: core, real broker, real Spark, crashes
 	$(BIN)/python -m pytest --durations=20 $(TRY_AGAIN) -m alone
 
 test-unit: setup ## Only the unit tests that need no Java
-	$(BIN)/python -m pytest --numprocesses=4 $(BY_FILE) -m "not broker and not spark" tests/unit
+	$(BIN)/python -m pytest --numprocesses=4 $(BY_FILE) $(NO_JAVA) tests/unit
 
 test-core: setup ## All tests that need no Java: also properties, recordings, simulated runs, documents
-	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) -m "not broker and not spark"
+	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) $(NO_JAVA)
 
 coverage: setup ## Measure by branch how much of the core the tests without Java run; fails below the recorded minimum
-	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) --cov --cov-report=term-missing:skip-covered -m "not broker and not spark"
+	$(BIN)/python -m pytest --numprocesses=2 $(BY_FILE) --cov --cov-report=term-missing:skip-covered $(NO_JAVA)
 
 check: setup ## Format, lint, types, import rules, limits of size
 	$(BIN)/ruff format --check .

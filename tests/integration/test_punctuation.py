@@ -34,10 +34,8 @@ def test_every_second_is_ten_times_in_ten_idle_seconds(apps: Apps) -> None:
 def test_a_paused_sub_topology_rests_after_a_restart(apps: Apps) -> None:
     paused, active = apps.topic("paused", 1), apps.topic("active", 1)
     outputs = apps.topic("of-paused", 1), apps.topic("of-active", 1)
-    topology, clock = (
-        ticking_copies(1_000, dict(zip((paused, active), outputs))),
-        HandClock(apps.home / "clock"),
-    )
+    topology = ticking_copies(1_000, dict(zip((paused, active), outputs)))
+    clock = HandClock(apps.home / "clock")
 
     def ticks() -> list[list[bytes | None]]:
         return [[record.value for record in apps.kafka.consume(sink)] for sink in outputs]

@@ -22,14 +22,14 @@ _DIED_FROM: Final = 128
 @contextmanager
 def handling(
     numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
-) -> Iterator[None]:
-    """Pass signals to a handler. Has no effect outside the main thread, where Python allows no handlers."""
+) -> Iterator[bool]:
+    """Pass signals to a handler. Yield False, without an effect, outside the main thread, where Python allows no handlers."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield False
         return
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        yield
+        yield True
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
@@ -67,7 +67,7 @@ def stopping_on_signals(stop: Callable[[], None], *, hurry: Callable[[], None]) 
         log.info("received signal %d: stopping after the current micro-batch", number)
         threading.Thread(target=next(stops), name="millstream-stop").start()
 
-    with handling([signal.SIGTERM, signal.SIGINT], begin_stop):
-        if threading.current_thread() is threading.main_thread():
+    with handling([signal.SIGTERM, signal.SIGINT], begin_stop) as handles:
+        if handles:
             pass_on_signals()
         yield

@@ -132,7 +132,7 @@ class TopicPreparation:
                     f"automatically: {', '.join(map(repr, missing))}. Create them, for example with kafka-topics --create "
                     f"--topic {missing[0]} --partitions 4"
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # no event announces a topic
 
     def can_rebuild(self, plan: Plan, existing: Mapping[str, int]) -> bool:
         """Return whether an application without a checkpoint can continue from changelog topics and committed offsets.

@@ -67,7 +67,7 @@ class SharesOfTask:
         self._writing = Lock()
         self._divided: list[Future[None]] = []
         self._groups = share_groups(manifest, task.division)
-        for (store, _), _, _ in self._groups:
+        for store, _ in manifest.segments:
             task.keys.of(store)
         self._missing = {
             segment.sequence: number for number, group in enumerate(self._groups) for segment in group.merged

@@ -182,16 +182,20 @@ class Planner:
             readable = self._fan_outs.readable(positions, self._limited_ends(ends), orders.records)
             _, remaining = self._aligned_ends(request, positions, positions, {}, readable)
         planned = self._plan_after(start, positions, clock, remaining)
-        rest = tuple(sorted(resting(self._spec.topology.plan, orders.paused)))
-        initialization = replace(self._spec.initialization, resting=rest)
-        return replace(planned, tick=start.tick + 1, initialization=initialization)
+        return self._starting_all(planned, self._spec.initialization, orders)
 
     def _initializing_again(self, request: _Request) -> BatchPlan:
         """Plan a micro-batch that reads nothing and starts all tasks, so that they correct their changelog topics."""
         start, clock, _, orders = request
         planned = self._plan_after(start, start.positions, clock, self._unknown(orders))
+        return self._starting_all(planned, Initialization(), orders)
+
+    def _starting_all(
+        self, planned: BatchPlan, initialization: Initialization, orders: PlanningOrders
+    ) -> BatchPlan:
+        """Let a micro-batch start all tasks. Those of paused sub-topologies do not punctuate."""
         rest = tuple(sorted(resting(self._spec.topology.plan, orders.paused)))
-        return replace(planned, tick=start.tick + 1, initialization=Initialization(resting=rest))
+        return replace(planned, tick=planned.tick + 1, initialization=replace(initialization, resting=rest))
 
     def _following(self, request: _Request) -> BatchPlan | None:
         """Plan a micro-batch that reads records or wakes tasks. Return None if there is nothing to do."""
