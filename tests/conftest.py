@@ -80,9 +80,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: order[item.path])  # stable: the tests of a file stay together
 
 
-def pytest_unconfigure() -> None:
-    """A process that cannot end when all tests are over fails and says where it waits, instead of waiting for ever."""
-    faulthandler.dump_traceback_later(_END_S, exit=True, file=sys.__stderr__)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A process that cannot end when all tests are over fails and says where it waits, instead of waiting for ever.
+
+    A process of xdist waits for the others, and is ended by the process that has started it.
+    """
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(_END_S, exit=True, file=sys.__stderr__)
 
 
 @atexit.register

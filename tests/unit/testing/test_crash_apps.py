@@ -13,6 +13,7 @@ from millstream.testing.crash import APPS, App, Topics, check_journals
 from millstream.testing.crash.journal import check_contents
 from millstream.testing.kafka import ConsumedRecord, Payload
 
+RECORDS = 1_500
 TOPICS = Topics("input", "output", "ask", "contents", "history")
 
 
@@ -37,7 +38,7 @@ def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
 def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
-    records = workload(app, 3_000)
+    records = workload(app, RECORDS)
     expected = app.oracle(records)
     # New processors would read the unfinished records again for each record: none finishes before the clock advances.
     topology, parallelism = app.topology(TOPICS), app.settings.get("parallelism", 1)
@@ -59,7 +60,7 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
             for key, values in expected.journals.items()
         }
         assert not check_journals(wanted, journals).breaks("exactly_once")
-        assert sum(map(len, journals.values())) >= 3_000
+        assert sum(map(len, journals.values())) >= RECORDS
         if not can_be_asked:
             return
         driver.pipe("ask", None, "contents", 1)

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, MillstreamError
@@ -20,8 +20,10 @@ from millstream.core.ports import BatchId
 from millstream.core.topology.internal import commits_topic
 from millstream.drivers.kafka.clients import (
     FENCED,
+    QUICK_CONNECTION,
     UNUSABLE,
     ClientSettings,
+    connect,
     create_client,
     discard,
     is_unavailable,
@@ -45,9 +47,6 @@ log = logging.getLogger("millstream.kafka")
 
 Answer = TypeVar("Answer")
 
-# librdkafka waits half of it between the connections of a new client. The default, 100 ms, would delay each transaction by 40 ms.
-_QUICK: Final = {"reconnect.backoff.ms": 20}
-_CONNECT_S = 2.0
 _RETRY_S = 0.05
 _YIELD_S = 5.0
 """Time that a delivery without its id waits for another attempt of the micro-batch, before it takes the id back, in seconds."""
@@ -81,7 +80,7 @@ class TransactionSpec:
     def producer_settings(self, partition: int) -> ClientSettings:
         return {
             **DEFAULTS,
-            **_QUICK,
+            **QUICK_CONNECTION,
             **self.settings,
             "transactional.id": f"{self.application_id}-{partition}",
             "transaction.timeout.ms": self.timeout_ms,
@@ -108,7 +107,7 @@ class Transaction:
         while True:
             self._failing = create_client(FailingProducer, self._spec.producer_settings(self._mark.partition))
             self._producer = self._failing.producer
-            _connect(self._producer, self._mark.topic)
+            connect(self._producer, self._mark.topic)
             try:
                 self._insist(doing, self._producer.init_transactions)
             except (KafkaException, Overdue) as error:
@@ -355,17 +354,6 @@ class Transaction:
         return DeliveryAbortedError(
             f"the transaction of {self._marks_partition} for micro-batch {self._batch.number} was aborted: {why} ({cause.str()}). {_REPEATED}"
         )
-
-
-def _connect(producer: Producer, topic: str) -> None:
-    """Wait until a new client is connected to a broker, but not long. If no broker answers, the next call reports it.
-
-    Without a connection, ``init_transactions`` waits 500 ms before it looks for the coordinator again. The first answer may come over the
-    bootstrap connection, which librdkafka then closes; the second does not.
-    """
-    with suppress(KafkaException):
-        for _ in range(2):
-            producer.list_topics(topic, _CONNECT_S)
 
 
 def _fetch_committed(consumer: Consumer, partition: ClientPartition, timeout: float) -> list[Any]:

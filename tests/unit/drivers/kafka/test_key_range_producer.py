@@ -48,18 +48,18 @@ class Log:
 class Session:
     """A session that sends nothing."""
 
-    def __init__(self, _settings: object, name: str, _patience_s: float) -> None:
+    def __init__(self, _settings: object, name: str, _control: Log) -> None:
         self.name = name
         opened.append("session")
 
-    def send(self, _records: Sequence[tuple[TopicPartition, Outgoing]], _mark_topic: str) -> None: ...
+    def send(self, _records: Sequence[tuple[TopicPartition, Outgoing]]) -> None: ...
 
     def close(self) -> None:
         opened.remove("session")
 
 
 class FailingSession(Session):
-    def send(self, _records: Sequence[tuple[TopicPartition, Outgoing]], _mark_topic: str) -> None:
+    def send(self, _records: Sequence[tuple[TopicPartition, Outgoing]]) -> None:
         raise FAILURE
 
 

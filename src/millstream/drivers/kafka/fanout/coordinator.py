@@ -12,7 +12,7 @@ from millstream.core.fanout.epochs import fan_out_topic
 from millstream.core.fanout.ledger import HOLDING, PartitionState, member_key
 from millstream.core.model.errors import BrokerUnavailableError, FanOutError
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.kafka.clients import ClientSettings, create_client
+from millstream.drivers.kafka.clients import QUICK_CONNECTION, ClientSettings, connect, create_client
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
 
 _ANSWER_S: Final = 2.0
@@ -34,7 +34,6 @@ class Coordinator:
     def __init__(self, settings: ClientSettings, topic: str, patience_s: float = 10.0) -> None:
         self._settings = connection(settings)
         self._topic = topic
-        self._patience_s = patience_s
         self._log = ControlLog(settings, topic, patience_s)
         self._broker = self._log.broker
         self._partitions = self._log.partitions
@@ -89,7 +88,7 @@ class Coordinator:
         late = asked & ledger.missing(number)
         if late:
             with ThreadPoolExecutor(len(late)) as threads:
-                list(threads.map(lambda session: fence(self._settings, session, self._patience_s), late))
+                list(threads.map(lambda session: fence(self._settings, self._log, session), late))
         return late
 
     def _ends(self, state: PartitionState) -> dict[TopicPartition, int]:
@@ -114,7 +113,7 @@ def cancel(settings: ClientSettings, control: ControlLog, partition: int, number
 
 def take_over(settings: ClientSettings, control: ControlLog) -> Producer:
     """Become the coordinator and fence the previous one."""
-    return fence(settings, f"{control.name}-coordinator", control.patience_s)
+    return fence(settings, control, f"{control.name}-coordinator")
 
 
 def write(producer: Producer, control: ControlLog, state: PartitionState, fenced: set[str]) -> None:
@@ -138,20 +137,21 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
         ) from None
 
 
-def fence(settings: ClientSettings, transactional_id: str, patience_s: float) -> Producer:
+def fence(settings: ClientSettings, control: ControlLog, transactional_id: str) -> Producer:
     """Fence the owner of a transactional id and end its open transaction. Return the new producer with this id."""
     more = {"transactional.id": transactional_id, "transaction.timeout.ms": _TIMEOUT_MS}
-    quick = {"linger.ms": 0, "retry.backoff.ms": 10}
-    deadline = monotonic() + patience_s
+    quick = {**QUICK_CONNECTION, "linger.ms": 0, "retry.backoff.ms": 10}
+    deadline = monotonic() + control.patience_s
     while True:
         producer = create_client(Producer, {**settings, **more, **quick})
+        connect(producer, control.name)
         try:
             producer.init_transactions(max(0.1, deadline - monotonic()))
             return producer
         except KafkaException as error:
             if monotonic() > deadline:
                 raise BrokerUnavailableError(
-                    f"the transactional id {transactional_id!r} could not be taken over within {patience_s:.0f} s: "
+                    f"the transactional id {transactional_id!r} could not be taken over within {control.patience_s:.0f} s: "
                     f"{error.args[0].str()}. Check that the broker runs and that this user may write with this id"
                 ) from error
             sleep(_RETRY_S)

@@ -72,7 +72,7 @@ class KeyRangeProducer:
         self._prefix = f"{given.pop('transactional.id', control_topic(topic))}-{uuid4().hex[:12]}"
         reports = {"delivery.report.only.error": False, "linger.ms": 5, "transaction.timeout.ms": 10_000}
         self._settings = {**DEFAULTS, **reports, **given}
-        self._topic, self._patience_s = topic, patience_s
+        self._topic = topic
         self._log = ControlLog(given, topic, patience_s)
         self._partitions = self._log.partitions
         self._chosen = Partitions(self._partitions)
@@ -257,7 +257,7 @@ class KeyRangeProducer:
     def _begin(self) -> ProducerSession:
         """Begin a session and read the control topic up to the session's first record."""
         self._sessions += 1
-        session = ProducerSession(self._settings, f"{self._prefix}-{self._sessions}", self._patience_s)
+        session = ProducerSession(self._settings, f"{self._prefix}-{self._sessions}", self._log)
         try:
             self._log.publish(*member_entry(session.name, {}))
             self._log.expect(
@@ -355,7 +355,7 @@ class KeyRangeProducer:
 
     def _send(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
         try:
-            self._session.send(batch, self._log.name)
+            self._session.send(batch)
         except LostSessionError as error:
             log.info("session %s of a producer has ended: %s", self._session.name, error)
             self._failures += not error.fenced

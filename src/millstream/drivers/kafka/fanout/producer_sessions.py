@@ -11,8 +11,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.kafka.clients import UNUSABLE, ClientSettings, create_client
-from millstream.drivers.kafka.fanout.control_log import connection
+from millstream.drivers.kafka.clients import (
+    QUICK_CONNECTION,
+    UNUSABLE,
+    ClientSettings,
+    connect,
+    create_client,
+)
+from millstream.drivers.kafka.fanout.control_log import ControlLog, connection
 from millstream.drivers.kafka.fanout.coordinator import fence
 
 Delivered = Callable[[KafkaError | None, Any], None]
@@ -60,17 +66,19 @@ class LostSessionError(Exception):
 class ProducerSession:
     """A transactional producer with a new transactional id."""
 
-    def __init__(self, settings: ClientSettings, name: str, patience_s: float) -> None:
+    def __init__(self, settings: ClientSettings, name: str, control: ControlLog) -> None:
         self.name = name
         self._settings = settings
-        self._patience_s = patience_s
+        self._control = control
+        self._patience_s = control.patience_s
         self._sequence = 0
         self._marked: ClientPartition | None = None
-        self._producer = create_client(Producer, {**settings, "transactional.id": name})
+        self._producer = create_client(Producer, {**QUICK_CONNECTION, **settings, "transactional.id": name})
         group = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._marks = create_client(Consumer, {**connection(settings), **group})
         try:
-            self._producer.init_transactions(patience_s)
+            connect(self._producer, control.name)
+            self._producer.init_transactions(self._patience_s)
         except BaseException:
             self._marks.close()
             raise
@@ -79,17 +87,14 @@ class ProducerSession:
         """Refresh the metadata of a topic to discover added partitions."""
         self._producer.list_topics(topic, self._patience_s)
 
-    def send(self, records: Sequence[tuple[TopicPartition, Outgoing]], mark_topic: str) -> None:
+    def send(self, records: Sequence[tuple[TopicPartition, Outgoing]]) -> None:
         """Send records to their logs in one transaction.
-
-        Args:
-            mark_topic: The topic of the mark, which is a control topic.
 
         Raises:
             LostSessionError: If the transaction failed, or its outcome is unknown.
         """
         self._sequence += 1
-        mark = self._marked = ClientPartition(mark_topic, 0, self._sequence)
+        mark = self._marked = ClientPartition(self._control.name, 0, self._sequence)
         try:
             self._producer.begin_transaction()
             for log, record in records:
@@ -122,7 +127,7 @@ class ProducerSession:
 
     def end(self) -> bool:
         """Fence this session, which aborts an open transaction, and return whether its last transaction was committed."""
-        fence(connection(self._settings), self.name, self._patience_s)
+        fence(connection(self._settings), self._control, self.name)
         if self._marked is None:
             return False
         [committed] = self._marks.committed(

@@ -258,14 +258,14 @@ def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
     order: CallOrder, tmp_path: Path
 ) -> None:
     lost = 0
-    for seed, app in applications(tmp_path, order, 20):
+    for seed, app in applications(tmp_path, order, 12):
         while app.unfinished:
             app.micro_batch()
             if app.dice.random() < 0.2:
                 lost += len(app.out) < len(app.rows)
                 app.lose_checkpoint()
         assert Counter(app.out) == app.expected, f"seed {seed}"
-    assert lost > 20
+    assert lost > 12
 
 
 def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp_path: Path) -> None:
