@@ -246,8 +246,10 @@ class KTable(JoinableTable[K, V]):
                 aggregation's store.
         """
         graph = self._graph
-        node = graph.add(nodes.GroupTable(graph.name("KTABLE-SELECT", name), (self._node,), selector))
         serdes = key or graph.default_key, value or graph.default_value
+        node = graph.add(
+            nodes.GroupTable(graph.name("KTABLE-SELECT", name), (self._node,), selector, serdes[0])
+        )
         return KGroupedTable(Grouping(graph, node, serdes, name=name, rekeyed=True, changes=True))
 
     def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: StoreLike | None) -> KTable[K, Any]:

@@ -207,6 +207,10 @@ class Compiled:
             for child in self._sub.children(node.name)
         )
 
+    def reads_old_again(self, node: n.Materialised) -> bool:
+        """Return True if the old value is needed after the aggregator was called, which may have changed it in place."""
+        return not node.store.value.immutable and self.needs_old(node)
+
 
 def _fan_out(calls: list[Call], table: bool) -> Call:
     if not calls:

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from millstream.core.model.errors import ProcessingError
 from millstream.core.model.partitioning import KeyRange
+from millstream.core.model.serdes import window_bytes
 from millstream.core.model.windowed import Windowed
-from millstream.core.topology.stores import StoreSpec
+from millstream.core.topology.stores import StoreSpec, TimedSpec
 
 _BY_KEY: Final = frozenset(
     {
@@ -26,6 +27,7 @@ _BY_KEY: Final = frozenset(
         "reverse_fetch",
         "remove",
         "find_sessions",
+        "reverse_find_sessions",
         "fetch_session",
     }
 )
@@ -49,11 +51,18 @@ class KeyLocalStore:
         for key, value in entries:
             self.put(key, value)
 
+    def _without_window(self, key: Any) -> bytes:
+        """Return the bytes of a key by which records are divided."""
+        data = self._spec.key.serialize(key)
+        return data[: len(data) - window_bytes(self._spec.key)]
+
     def _checked(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        timed = isinstance(self._spec, TimedSpec)
+
         @wraps(method)
         def checked(key: Any, *args: Any, **options: Any) -> Any:
-            plain = key.key if isinstance(key, Windowed) else key
-            if plain is not None and not self._key_range.holds(self._spec.key.serialize(plain)):
+            plain = key.key if timed and isinstance(key, Windowed) else key
+            if plain is not None and not self._key_range.holds(self._without_window(plain)):
                 raise ProcessingError(
                     f"processor {self._processor!r} promises key_local=True, but uses key {plain!r} of store {self._spec.name!r}, which "
                     f"is not in the key range of its task ({self._key_range}): another task has that entry. Use only the key of the "

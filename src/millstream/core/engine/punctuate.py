@@ -113,7 +113,8 @@ class Punctuations:
             kind, due_ms = PunctuationType(data["kind"]), data["due_ms"]
             schedule = made.get((node, ordinal))
             if schedule is not None and (schedule.kind, schedule.interval_ms) == (kind, interval_ms):
-                schedule.due_ms, schedule.cancelled = due_ms, data["cancelled"]
+                schedule.due_ms = due_ms
+                schedule.cancelled |= data["cancelled"]  # init may have cancelled it
                 schedule.chosen = data.get("chosen", schedule.chosen)
             elif ordinal is None and hasattr(processors.get(node), method):
                 callback = getattr(processors[node], method)

@@ -58,7 +58,7 @@ class Record(Generic[K, V]):
         _set_key(self, key)
         _set_value(self, value)
         _set_timestamp(self, timestamp)
-        _set_headers(self, headers)
+        _set_headers(self, tuple(headers))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a record is immutable; use with_{name}(...) to get a changed copy")
@@ -116,7 +116,7 @@ class Record(Generic[K, V]):
             >>> Record("a", 1, 5).with_headers((("trace", b"1"),))
             Record(key='a', value=1, timestamp=5, headers=(('trace', b'1'),))
         """
-        return Record(self.key, self.value, self.timestamp, tuple(headers))
+        return Record(self.key, self.value, self.timestamp, headers)
 
     def _astuple(self) -> tuple[K, V, int, Headers]:
         return (self.key, self.value, self.timestamp, self.headers)

@@ -175,16 +175,16 @@ bytes: Serde[builtins.bytes] = Serde(  # noqa: A001 - serdes.bytes
 )
 """Bytes, unchanged (Java: ByteArraySerializer)."""
 int64: Serde[int] = Serde(
-    "int64", _formats.int64_to_bytes, _formats.int64_from_bytes, True, (int, bool), _formats.check_int64s
+    "int64", _formats.int64_to_bytes, _formats.int64_from_bytes, True, (int,), _formats.check_int64s
 )
 """64-bit integers, big endian (Java: LongSerializer)."""
 float64: Serde[float] = Serde(
-    "float64", _formats.float64_to_bytes, _formats.float64_from_bytes, True, (float, int)
+    "float64", _formats.float64_to_bytes, _formats.float64_from_bytes, True, (float,)
 )
 """64-bit floats, big endian (Java: DoubleSerializer)."""
-int16: Serde[int] = _number_serde("int16", ">h", "an int of 16 bits", int, bool)
+int16: Serde[int] = _number_serde("int16", ">h", "an int of 16 bits", int)
 """16-bit integers, big endian (Java: ShortSerializer)."""
-int32: Serde[int] = _number_serde("int32", ">i", "an int of 32 bits", int, bool)
+int32: Serde[int] = _number_serde("int32", ">i", "an int of 32 bits", int)
 """32-bit integers, big endian (Java: IntegerSerializer)."""
 float32: Serde[float] = _number_serde("float32", ">f", "a float of 32 bits")
 """32-bit floats, big endian (Java: FloatSerializer). Reading may return a different number, because Python floats have 64 bits."""

@@ -149,15 +149,18 @@ class Held(NamedTuple):
     headers: Headers
 
 
-def held_serde(key: Serde[Any], value: Serde[Any]) -> Serde[Held]:
+def held_serde(key: Serde[Any], value: Serde[Any], *, until_close: bool = False) -> Serde[Held]:
     """Create the serde of buffered updates of a table.
 
     Args:
         key: Serde of the table's keys. Only its name is used, which identifies the format of the store's keys.
         value: Serde of the table's values.
+        until_close: True if the buffer is ordered by the ends of windows, False if by the times of updates. A buffer of one order cannot be
+            continued in the other.
     """
     parts = _Held(value.serialize, value.deserialize)
-    return Serde(f"held({key.name}, {value.name})", parts.write, parts.read, value.immutable, (Held,))
+    name = "held until close" if until_close else "held"
+    return Serde(f"{name}({key.name}, {value.name})", parts.write, parts.read, value.immutable, (Held,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,14 +184,12 @@ def _getter(
 
 
 def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], None]:
-    overlay_form, encode, accepts = values.overlay_form, values.encode, values.accepts
+    overlay_form, accepts = values.overlay_form, values.accepts
 
     def put(key: bytes, entry: Any) -> None:
         own[key] = overlay_form(entry)
 
     def put_stamped(key: bytes, entry: Any) -> None:  # put() inlined, for the stores of the DSL
-        if entry is not None and type(entry[0]) not in accepts and encode(entry) is None:
-            entry = None
-        own[key] = entry
+        own[key] = entry if entry is not None and type(entry[0]) in accepts else overlay_form(entry)
 
     return put_stamped if values.live and accepts and values.stamps == 1 else put

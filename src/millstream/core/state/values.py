@@ -12,12 +12,19 @@ written (a number of more than 64 bits, None for a value of such a type) stops t
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, Final
 
 from millstream.core.model.errors import MillstreamError, SerdeError, StoreError
 from millstream.core.model.serdes import Serde
 
 _STAMP: Final = struct.Struct(">q")
+
+
+def copier(serde: Serde[Any]) -> Callable[[Any], Any]:
+    """Return a function that copies an object, unless its type is immutable."""
+    serialize, deserialize = serde.serialize, serde.deserialize
+    return (lambda value: value) if serde.immutable else lambda value: deserialize(serialize(value))
 
 
 class Values:
@@ -66,7 +73,9 @@ class Values:
             ) from error
 
     def checked(self, entry: Any) -> Any:
-        """Return an entry, or None if the serializer returns None for it. Serialises the entry only if its type is not in ``accepts``.
+        """Return an entry as it will be read, or None if the serializer returns None for it.
+
+        Serialises the entry only if its type is not in ``accepts``.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -74,7 +83,10 @@ class Values:
         value = entry
         for _ in range(self.stamps):
             value = value[0]
-        return entry if type(value) in self.accepts or self.encode(entry) is not None else None
+        if type(value) in self.accepts:
+            return entry
+        data = self.encode(entry)
+        return None if data is None else self.decode(data)
 
     def overlay_form(self, entry: Any) -> Any:
         """Return the form in which an overlay holds an entry: an immutable object as it is, any other object as bytes.

@@ -112,7 +112,8 @@ class NodeGraph:
 
         Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
         """
-        suppliers = dict.fromkeys([node.supplier, self._wrapped(node)])
+        wrapped = self._wrapped(node)
+        suppliers = [node.supplier] if wrapped is node.supplier else [node.supplier, wrapped]
         return tuple(store for each in suppliers for store in provided_stores(node.name, each))
 
     def _wrapped(self, node: Process) -> Callable[[], Any]:

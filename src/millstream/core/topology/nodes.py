@@ -377,9 +377,14 @@ class ToStream(Node):
 
 @dataclass(frozen=True)
 class GroupTable(Node):
-    """Re-keys the rows of a table; the output is a stream of changes (``KTableRepartitionMap``)."""
+    """Re-keys the rows of a table; the output is a stream of changes (``KTableRepartitionMap``).
+
+    Attributes:
+        key: Serde of the new keys. Keys are the same if their bytes are: ``1 == True`` in Python.
+    """
 
     selector: Callable[[Any, Any], tuple[Any, Any]]
+    key: Serde[Any]
 
 
 @dataclass(frozen=True)

@@ -40,3 +40,36 @@ def test_many_entries_with_one_of_another_range_are_refused() -> None:
         pytest.raises(ProcessingError, match=r"'keep' promises key_local=True, but uses key 'be'"),
     ):
         driver.pipe("words", "to", "to be")
+
+
+def test_windows_are_keys_of_a_key_value_store() -> None:
+    windowed = ms.serdes.time_windowed(ms.serdes.string, 10)
+
+    def keep(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
+        store = context.state_store("kept")
+        assert isinstance(store, KeyValueStore)
+        store.put(record.key, record.value)
+        context.forward(record.with_key("k").with_value(str(store.get(record.key))))
+
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.key_value("kept", windowed, ms.serdes.int64))
+    windows = builder.stream("words").group_by_key().windowed_by(ms.TumblingWindows(10, grace=0))
+    counts = windows.count(store="counts").to_stream()
+    counts.process(processing(keep), stores=["kept"], key_local=True, name="keep").to("out")
+    with TopologyTestDriver(builder.build(), parallelism=4) as driver:
+        driver.pipe("words", "to", "v", 5)
+        assert [record.value for record in driver.read("out")] == ["1"]
+
+
+def test_sessions_of_another_range_are_not_iterated_backwards() -> None:
+    def look(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
+        list(context.state_store("kept").reverse_find_sessions(record.value, 0, 1))
+
+    builder = ms.StreamsBuilder()
+    builder.add_state_store(ms.stores.session("kept", ms.serdes.string, ms.serdes.string, retention=1_000))
+    builder.stream("words").process(processing(look), stores=["kept"], key_local=True, name="look")
+    with (
+        TopologyTestDriver(builder.build(), parallelism=4) as driver,
+        pytest.raises(ProcessingError, match="uses key 'be'"),
+    ):
+        driver.pipe("words", "to", "be")

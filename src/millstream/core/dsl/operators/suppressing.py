@@ -37,7 +37,7 @@ def suppress(
             value,
             suppressed,
             suppressed.limit_ms or 0 if closing is None else closing.wait_ms,
-            _store(graph, options, "", held_serde(key, value)),
+            _store(graph, options, "", held_serde(key, value, until_close=closing is not None)),
             times,
             () if closing is None else _closed_together(closing, node, suppressed),
         )

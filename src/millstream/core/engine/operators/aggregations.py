@@ -183,6 +183,7 @@ def _compile_aggregate(node: n.Aggregate, compiled: Compiled) -> Call:
     fetch, key_bytes = store.fetch, node.store.key.serialize
     write = store.write_fitting if node.fits else store.write
     initializer, aggregator = node.initializer, node.aggregator
+    old_again = compiled.reads_old_again(node)
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None:
@@ -196,6 +197,8 @@ def _compile_aggregate(node: n.Aggregate, compiled: Compiled) -> Call:
                 if then > timestamp:
                     timestamp = then
                 new = aggregator(key, value, old)
+                if old_again:
+                    old = fetch(stored_key)[0]
             elif initializer is not None:
                 new = aggregator(key, value, initializer())
             else:
@@ -242,7 +245,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
 def _compile_table_aggregate(node: n.TableAggregate, compiled: Compiled) -> Call:
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store = runtime.stores[node.store.name]
-    key_bytes = node.store.key.serialize
+    key_bytes, old_again = node.store.key.serialize, compiled.reads_old_again(node)
 
     def next_aggregate(key: Any, change: Any, aggregate: Any) -> Any:
         new, old = change
@@ -267,6 +270,8 @@ def _compile_table_aggregate(node: n.TableAggregate, compiled: Compiled) -> Call
             old, then = entry if entry is not None else (None, -1)
             timestamp = max(timestamp, then)
             new = next_aggregate(key, change, old)
+            if old_again and entry is not None:
+                old = store.fetch(stored_key)[0]
             store.write(stored_key, None if new is None else (new, timestamp))
         except Exception as error:
             return runtime.on_error("process", name, error)

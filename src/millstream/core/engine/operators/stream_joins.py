@@ -12,6 +12,7 @@ from typing import Any
 from millstream.core.engine.compile import Call, Compiled, DueResults, compile_node
 from millstream.core.engine.operators.unmatched import Alone, Unmatched
 from millstream.core.model.record import Headers, Times
+from millstream.core.state.values import copier
 from millstream.core.topology import join_nodes as j
 
 
@@ -37,8 +38,8 @@ def _compile_stream_join(node: j.StreamJoin, compiled: Compiled) -> Call:
                 results = [(None, combine(None, value, None), timestamp)]
             else:
                 results = []
-                join.meet(key, value, timestamp, time, results)
-                put(key, value, timestamp)
+                kept = join.meet(key, value, timestamp, time, results)
+                put(key, kept, timestamp)
         except Exception as error:
             return runtime.on_error("process", name, error)
         for result in results:
@@ -121,6 +122,7 @@ class _Side:
             self.unmatched = Unmatched(node, node.unmatched, compiled.runtime)
         self._fetch = stores[node.other.name].fetch
         self._joiner, self._left = node.joiner, node.left
+        self._copy = copier(node.mine.value)
         self._before, self._after = (times.before, times.after) if node.left else (times.after, times.before)
         if times.prior:
             self._after = min(self._after, -1)
@@ -135,19 +137,28 @@ class _Side:
         """Call the joiner with a value of this side and a value of the other side; the left value is the first argument."""
         return self._joiner(key, this, other) if self._left else self._joiner(key, other, this)
 
-    def meet(self, key: Any, value: Any, timestamp: int, time: int, results: list[Any]) -> None:
-        """Append the results of a record with its partners. Store a record without partners for its unmatched result."""
+    def meet(self, key: Any, value: Any, timestamp: int, time: int, results: list[Any]) -> Any:
+        """Append the results of a record with its partners. Store a record without partners for its unmatched result.
+
+        Returns:
+            The value to store. The joiner may change the value that it gets.
+        """
         low, high = max(timestamp - self._before, 0), max(timestamp + self._after, self._least_end)
         if self._final_after is not None:
             low = max(low, time - self._final_after)
         partners = list(self._fetch(key, low, high)) if low <= high else []
-        results += [(key, self.combine(key, value, other), max(timestamp, then)) for then, other in partners]
+        kept = self._copy(value) if partners else value
+        for number, (then, other) in enumerate(partners):
+            this = self._copy(kept) if number else value
+            results.append((key, self.combine(key, this, other), max(timestamp, then)))
         if self.unmatched is not None:  # if the record fails, its partners remain without one
             for then, _ in partners:
                 self.unmatched.matched(key, then)
         if partners or not self.alone or self.unmatched is None:
-            return
+            return kept
         if high + self._patience < time:
+            kept = self._copy(value)
             results.append((key, self.combine(key, value, None), timestamp))
         else:
             self.unmatched.add(key, value, timestamp)
+        return kept

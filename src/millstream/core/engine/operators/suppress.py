@@ -72,6 +72,7 @@ class Buffer:
     """The buffered rows of a suppressed table. Owned by the task."""
 
     def __init__(self, node: Suppress, compiled: Compiled) -> None:
+        self._runtime = compiled.runtime
         stores = compiled.runtime.stores
         self._rows = Timeline(stores[node.buffer.name])
         self._times = None if node.buffer_times is None else stores[node.buffer_times.name]
@@ -131,7 +132,9 @@ class Buffer:
         too_many = most is not None and self._memory["records"] > most
         over = too_many or (largest is not None and self._memory["bytes"] > largest)
         if over and self._limits.when_full == "fail":
-            raise ProcessingError(self._over_limit_message())
+            # Not an error of the record, so no policy of a processor upstream applies.
+            self._runtime.stopped_by = ProcessingError(self._over_limit_message())
+            raise self._runtime.stopped_by
         return over
 
     def _over_limit_message(self) -> str:

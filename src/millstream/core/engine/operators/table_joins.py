@@ -52,23 +52,27 @@ def _compile_stream_table_join(node: j.StreamTableJoin, compiled: Compiled) -> C
 
 
 class _Rows(dict[Any, Any]):
-    """The rows of a table while it does not change, by serialised key. Each row is read when its key is looked up for the first time.
+    """The rows of a table while it does not change, by serialised key. An immutable row is read when its key is looked up for the first time.
+
+    Other rows are read in each lookup, because a joiner may change its row.
 
     Attributes:
         lacking: True if a key that was looked up has no row.
     """
 
-    __slots__ = ("_fetch", "lacking")
+    __slots__ = ("_fetch", "_immutable", "lacking")
 
-    def __init__(self, fetch: Callable[[bytes], Any]) -> None:
-        self._fetch = fetch
+    def __init__(self, fetch: Callable[[bytes], Any], *, immutable: bool) -> None:
+        self._fetch, self._immutable = fetch, immutable
         self.lacking = False
 
     def __missing__(self, key: bytes | None) -> Any:
         entry = None if key is None else self._fetch(key)
         if entry is None:
             self.lacking = True
-        row = self[key] = None if entry is None else entry[0]
+        row = None if entry is None else entry[0]
+        if self._immutable:
+            self[key] = row
         return row
 
 
@@ -92,7 +96,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
         if len(columns.timestamps) < FEW:
             return call_per_row(columns, row, runtime)
         columns = without_nulls(columns, runtime, _INCOMPLETE, keys=not left)
-        rows = _Rows(fetch)
+        rows = _Rows(fetch, immutable=spec.value.immutable)
         try:
             others = list(map(rows.__getitem__, columns.keys.serialised(spec.key)))
         except Exception:  # then process record by record, to find the bad ones
@@ -145,6 +149,7 @@ def _compile_table_join(node: j.TableJoin, compiled: Compiled) -> Call:
     # True if rows of this side have results even without a row of the other side.
     alone = node.kind == "outer" or (node.kind == "left" and node.left)
     needs_old, versioned = compiled.needs_old(node), compiled.versioned(node.parents[0])
+    row_again = needs_old and not _has_immutable_rows(compiled.node(node.other))
 
     def table_join(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         if versioned and not runtime.latest:
@@ -155,12 +160,18 @@ def _compile_table_join(node: j.TableJoin, compiled: Compiled) -> Call:
                 return None
             other, then = _NO_ROW if row is None else row[:2]
             new = result(key, new, other)
+            if row_again and row is not None:  # the joiner may have changed it
+                other, _ = row_of(key, FOREVER) or _NO_ROW
             old = result(key, old, other) if needs_old else None
         except Exception as error:
             return runtime.on_error("process", name, error)
         return child(key, new, old, max(timestamp, then), headers)
 
     return table_join
+
+
+def _has_immutable_rows(table: n.Node) -> bool:
+    return isinstance(table, n.Materialised) and table.store.value.immutable
 
 
 def _result(node: j.TableJoin) -> Callable[[Any, Any, Any], Any]:

@@ -63,9 +63,9 @@ def _versioned_source(node: n.TableSource, compiled: Compiled) -> Call:
             return runtime.on_error("process", name, error)
         if valid_to is None:
             return None
-        runtime.latest = valid_to == LATEST
+        outer, runtime.latest = runtime.latest, valid_to == LATEST
         child(key, value, None if before is None else before.value, timestamp, headers)
-        runtime.latest = True
+        runtime.latest = outer
         return None
 
     return versioned_source
@@ -183,6 +183,7 @@ def _to_stream_columns(node: n.ToStream, compiled: Compiled) -> Form | None:
 def _compile_group_table(node: n.GroupTable, compiled: Compiled) -> Call:
     runtime, child, selector = compiled.runtime, compiled.children(node), node.selector
     on_error, name, versioned = runtime.on_error, node.name, compiled.versioned(node.parents[0])
+    key_bytes = node.key.serialize
 
     def selected(key: Any, value: Any) -> tuple[Any, Any] | None:
         pair = None if value is None else selector(key, value)
@@ -193,9 +194,10 @@ def _compile_group_table(node: n.GroupTable, compiled: Compiled) -> Call:
             return None  # the latest row is unchanged; Kafka Streams does not count such changes as dropped
         try:
             before, after = selected(key, old), selected(key, new)
+            same = before and after and before[0] == after[0] and key_bytes(before[0]) == key_bytes(after[0])
         except Exception as error:
             return on_error("process", name, error)
-        if before and after and before[0] == after[0]:
+        if before and after and same:
             return child(after[0], Change(after[1], before[1]), timestamp, headers)
         if before:
             child(before[0], Change(None, before[1]), timestamp, headers)

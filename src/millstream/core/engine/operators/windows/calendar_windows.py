@@ -45,6 +45,7 @@ def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalenda
     runtime, name, store = compiled.runtime, node.name, compiled.runtime.stores[node.store.name]
     windows_of, child = node.windows.checked, compiled.children(node)
     initializer, aggregator = node.initializer, node.aggregator
+    old_again = compiled.reads_old_again(node)
 
     def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
         try:
@@ -66,6 +67,8 @@ def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalenda
                 if entry is not None:
                     old, then = entry[0], max(entry[1], timestamp)
                     new = aggregator(key, value, old)
+                    if old_again:
+                        old = store.fetch(key, start)[0]
                 else:
                     new = value if initializer is None else aggregator(key, value, initializer())
                 store.put(key, None if new is None else (new, then), start)

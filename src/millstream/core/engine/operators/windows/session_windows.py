@@ -45,7 +45,7 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions
     runtime, name, child = compiled.runtime, node.name, compiled.children(node)
     store, key_bytes = runtime.stores[node.store.name], node.store.key.serialize
     find, write, aggregated = store.find, store.write, aggregation_of(node)
-    gap = node.windows.gap_ms
+    gap, old_again = node.windows.gap_ms, compiled.reads_old_again(node)
 
     def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
         try:
@@ -62,6 +62,8 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions
                 runtime.drop(LATE)
                 return True
             new = aggregated(key, value, sessions)
+            if old_again:
+                sessions = list(find(stored_key, first, timestamp + gap))
             write(stored_key, start, end, new)
             for old_start, old_end, _ in sessions:
                 if (old_start, old_end) != (start, end):

@@ -33,6 +33,7 @@ from millstream.core.engine.operators.windows.window_operator import (
 from millstream.core.engine.timeline import time_of, timed_key
 from millstream.core.model.record import Headers
 from millstream.core.model.windowed import Windowed, window_end
+from millstream.core.state.values import copier
 from millstream.core.topology.window_nodes import SlidingAggregate
 
 Entry = tuple[Any, int]
@@ -179,14 +180,18 @@ def _fetch_touches(store: Any, key: Any, timestamp: int, difference: int) -> lis
 
 
 def _aggregation(node: SlidingAggregate) -> Callable[[Any, Any, int, Touch], Entry]:
-    initializer, aggregator = node.initializer, node.aggregator
+    """Return a function that computes the entry of a window that a record touches.
+
+    Several windows may begin with one aggregate, which the aggregator may change in place, so each gets a copy.
+    """
+    initializer, aggregator, own = node.initializer, node.aggregator, copier(node.store.value)
 
     def added(key: Any, value: Any, timestamp: int, touch: Touch) -> Entry:
         so_far = touch.so_far
         if so_far is not None:
             if not touch.adds:
                 return so_far
-            return aggregator(key, value, so_far[0]), max(timestamp, so_far[1])
+            return aggregator(key, value, own(so_far[0])), max(timestamp, so_far[1])
         return (value if initializer is None else aggregator(key, value, initializer())), timestamp
 
     return added

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.compile import Call, Compiled, compile_node, discard
 from millstream.core.engine.idle import IdleClock
 from millstream.core.engine.operators.windows.window_operator import LATE, Add, Windower, aggregation
 from millstream.core.engine.punctuate import NEVER
@@ -39,7 +39,7 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
     child = None if node.emit.at_close else compiled.children(node)
     key_bytes, initializer, aggregator = node.store.key.serialize, node.initializer, node.aggregator
     size, starts, tumbling = windows.size_ms, windows.starts, windows.size_ms == windows.advance_ms
-    last_start = FOREVER - size
+    last_start, old_again = FOREVER - size, child is not None and compiled.reads_old_again(node)
     open_slot, slots = _opening(node, compiled)
 
     def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
@@ -49,10 +49,7 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
                 late = True
                 runtime.drop(LATE)
                 continue
-            slot = slots.get(start)
-            if slot is None and (slot := open_slot(start, first_open)) is None:
-                continue
-            stored_key_of, get, put = slot
+            stored_key_of, get, put = slots.get(start) or open_slot(start, first_open)
             try:
                 stored_key = stored_key_of(key_bytes(key))
                 entry = get(stored_key)
@@ -60,6 +57,8 @@ def _adding(node: WindowedAggregate, compiled: Compiled) -> Add:
                     old, then = entry
                     then = timestamp if timestamp > then else then
                     new = aggregator(key, value, old)
+                    if old_again:
+                        old = get(stored_key)[0]
                 else:
                     old, then = None, timestamp
                     new = value if initializer is None else aggregator(key, value, initializer())
@@ -100,22 +99,22 @@ Slot = tuple[Callable[[bytes], bytes], Callable[[bytes], Any], Callable[[bytes, 
 
 def _opening(
     node: WindowedAggregate, compiled: Compiled
-) -> tuple[Callable[[int, int], Slot | None], Mapping[int, Slot]]:
+) -> tuple[Callable[[int, int], Slot], Mapping[int, Slot]]:
     """Return a function that opens the slot of a window, and the dict of open slots.
 
     Slots of closed windows are removed whenever the number of slots has doubled, so the cost per window is constant. Slots are not kept if
-    another node writes to the same store, because that node may let a slot expire. The rows of a window that has expired cannot be read,
-    so such a window begins anew, as in Kafka Streams.
+    another node writes to the same store, because that node may let a slot expire. The rows of a window that has expired can neither be
+    read nor written, so each result of such a window begins anew, as in Kafka Streams.
     """
     store, fits, shared = compiled.runtime.stores[node.store.name], node.fits, node.shared
     slots: dict[int, Slot] = {}
     limit = 64
 
-    def open_slot(start: int, first_open: int) -> Slot | None:
+    def open_slot(start: int, first_open: int) -> Slot:
         nonlocal limit
         share = store.open_window(start)
         if share is None:
-            return None
+            return _NO_SLOT
         stored_key_of, rows = share
         put = rows.put_fitting if fits else rows.put
         if shared:
@@ -133,6 +132,10 @@ def _opening(
 
 def _no_row(stored_key: bytes) -> None:
     return None
+
+
+_NO_SLOT: Final[Slot] = (lambda key: key, _no_row, discard)
+"""Access to a window that is not in the store any more."""
 
 
 class WindowClosing(NamedTuple):
@@ -155,7 +158,10 @@ def _closing(node: WindowedAggregate, compiled: Compiled) -> WindowClosing:
     child, windows = compiled.children(node), node.windows
     store, memory = compiled.runtime.stores[node.store.name], compiled.runtime.memory(node.remembered_as)
     between = store.fetch_all if node.emit.loses else store.stored_windows
-    closed: int = windows.last_closed(memory.get("closed", -1))
+    # The start, not the time: an edited grace period must neither leave out a window nor close one twice.
+    closed: int = (
+        memory["last_closed"] if "last_closed" in memory else windows.last_closed(memory.get("closed", -1))
+    )
     due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms
 
     def close(stream_time: int, headers: Headers) -> None:
@@ -164,7 +170,7 @@ def _closing(node: WindowedAggregate, compiled: Compiled) -> WindowClosing:
             return
         before, closed = closed, windows.last_closed(stream_time)
         due = closed + windows.advance_ms + windows.size_ms + windows.grace_ms
-        memory["closed"] = stream_time
+        memory["last_closed"] = closed
         for windowed, (value, timestamp) in between(before + 1, closed):
             child(windowed, value, None, timestamp, headers)
 
