@@ -32,8 +32,8 @@ from millstream.drivers.spark.clock import host_clock
 from millstream.drivers.spark.driver.modules import send_modules
 from millstream.drivers.spark.driver.query import hosted
 from millstream.drivers.spark.executor.host_spec import HostSpec
-from millstream.drivers.spark.executor.map_stage import MapStage
 from millstream.drivers.spark.planned_reads import PlannedRead
+from millstream.drivers.spark.source import MapStage
 from millstream.drivers.spark.spec import TopologySpec
 
 RESULT_ROWS = StructType(
