@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from millstream.core.engine.batch import Columns
-from millstream.core.engine.columns import Form, call_per_row, columns_of
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.columns import Columns, Form, call_per_row
+from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node
 from millstream.core.engine.runtime import Row
 from millstream.core.model.errors import ProductionError
 from millstream.core.model.partitioning import Partitions
