@@ -36,7 +36,7 @@ from millstream.core.engine.runtime import Runtime
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed, window_end
-from millstream.core.state.overlay import Overlay
+from millstream.core.state.keyvalue import Overlay
 from millstream.core.topology import nodes as n
 from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Late
