@@ -42,8 +42,8 @@ from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.executor.dead_letters import sending_dead_letters
-from millstream.drivers.spark.executor.key_hashing import split_by_partition, split_by_range
 from millstream.drivers.spark.executor.measures import StepFacts, measured
 from millstream.drivers.spark.executor.report_building import report_of
 from millstream.drivers.spark.executor.task_messages import with_global_ends, with_taps
@@ -99,28 +99,28 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        with wire.crossing():
+        with crossing():
             return self._planner.first()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        with wire.crossing():
+        with crossing():
             self._planner.fix_end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Plan a micro-batch. The limit is Spark's default: everything. The planner divides micro-batches fairly among partitions."""
-        with wire.crossing():
+        with crossing():
             return self._planner.next(start)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the reads of a planned micro-batch. They depend only on the arguments."""
-        with wire.crossing():
+        with crossing():
             return list(self._reads.reads(BatchPlan.from_json(start), BatchPlan.from_json(end)))
 
     # Reading, in the executors.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PlannedRead)
-        with wire.crossing(), wire.paused_gc():
+        with crossing(), paused_gc():
             yield from _read(SourceSpec.reading(self._option), partition)
 
 
@@ -212,7 +212,7 @@ def _range_rows(
 def _payloads(records: Records, ranges: int, *, with_steps: bool) -> list[bytes]:
     if ranges == 1:
         return [wire.encode(records)]
-    parts = split_by_range(wire.to_arrow(records), ranges, with_steps=with_steps)
+    parts = wire.split_by_range(wire.to_arrow(records), ranges, with_steps=with_steps)
     return [wire.encode_batch(part) for part in parts]
 
 
@@ -326,13 +326,13 @@ class MapStage:
     def _repartitioned(self, topic: str, records: Records, end: int) -> Iterator[tuple[Any, ...]]:
         layout = self._topology.layout
         records.offsets = self._offsets(topic, len(records))
-        for number, part in split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
+        for number, part in wire.split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
             partition = TopicPartition(topic, number)
             tasks = layout.tasks_of[partition]
             parts = [part]
             if len(tasks) > 1:
                 sub = self._topology.plan.subtopologies[tasks[0].subtopology]
-                parts = split_by_range(part, len(tasks), with_steps=needs_steps(sub))
+                parts = wire.split_by_range(part, len(tasks), with_steps=needs_steps(sub))
             for task, each in zip(tasks, parts):
                 address = self._address(wire.RECORDS, task, partition)
                 yield self._row(address, end, wire.encode_batch(each))

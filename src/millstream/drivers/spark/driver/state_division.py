@@ -30,9 +30,9 @@ from millstream.core.state.segments.log import Manifest, decode_manifest, encode
 from millstream.drivers.segment_columns import columns_of, merged, segment_of
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.stored import state_of
-from millstream.drivers.spark.executor.key_hashing import by_number, ranges_of
 from millstream.drivers.spark.executor.statelog import packed, unpacked
 from millstream.drivers.spark.share_files import MANIFEST, ShareWriter
+from millstream.drivers.spark.wire import by_number, ranges_of
 
 _THREADS: Final = 4
 

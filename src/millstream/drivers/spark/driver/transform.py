@@ -29,6 +29,7 @@ from millstream.core.ports import OffsetRange
 from millstream.core.runtime.batch_plan import WallClock
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.clock import host_clock
+from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.driver.modules import send_modules
 from millstream.drivers.spark.driver.query import hosted
 from millstream.drivers.spark.executor.host_spec import HostSpec
@@ -85,7 +86,7 @@ class _Chunker:
     pickled: bytes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with wire.crossing(), wire.paused_gc():
+        with crossing(), paused_gc():
             topology: TopologySpec = cloudpickle.loads(self.pickled)
             times: dict[int, int] = {}
             for batch in batches:

@@ -45,6 +45,7 @@ from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.segments.log import Manifest
 from millstream.core.topology.plan import SubTopology
 from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.executor.async_calls import TaskCalls
 from millstream.drivers.spark.executor.changelogs import Changelogs
 from millstream.drivers.spark.executor.committed_state import CommittedState
@@ -86,7 +87,7 @@ class TaskHost(StatefulProcessor):
         self._segments = handle.getMapState("log", _SEQUENCE, _SEGMENT)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        with wire.crossing(), wire.paused_gc():
+        with crossing(), paused_gc():
             ordered = sorted(rows, key=lambda r: (r.kind, r.topic, r.partition, r.lane, r.start))
             for row in ordered:
                 if row.kind in (wire.SEND, wire.REPORT):
@@ -109,7 +110,7 @@ class TaskHost(StatefulProcessor):
         """
         has_run = "_spec" in vars(self)
         if has_run and (sender := self._spec.topology.sender) is not None:
-            with wire.crossing():
+            with crossing():
                 sender.flush()
                 if self._snapshots:
                     for topic, records in self._snapshots:
