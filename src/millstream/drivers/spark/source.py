@@ -48,10 +48,9 @@ from millstream.drivers.spark.executor.measures import StepFacts, measured
 from millstream.drivers.spark.executor.report_building import report_of
 from millstream.drivers.spark.executor.task_messages import with_global_ends, with_taps
 from millstream.drivers.spark.logs import running_task
-from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.planner.planner import Planner
 from millstream.drivers.spark.planner.reads import ReadPlanner
-from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+from millstream.drivers.spark.spec import PlannedRead, SourceSpec, TopologySpec
 
 FORMAT = "millstream"
 _NOTICES = 5

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.admission import RunEnd
 from millstream.core.runtime.auto_parallelism import most_workers
 from millstream.core.runtime.batch_plan import DividedState, Initialization
-from millstream.core.runtime.bounds import RunEnd
 from millstream.core.topology.analysis.ranges import is_automatic, workers_of
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import Layout

@@ -33,9 +33,8 @@ from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.driver.modules import send_modules
 from millstream.drivers.spark.driver.query import hosted
 from millstream.drivers.spark.executor.host_spec import HostSpec
-from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.source import MapStage
-from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.spec import PlannedRead, TopologySpec
 
 RESULT_ROWS = StructType(
     [
