@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.fanout.reading import Epochs
+from millstream.core.fanout.reading import EpochReader
 from millstream.core.model.ids import TaskId
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import Fetcher, OffsetRange, Sender, Threads, TopicReader
@@ -122,7 +122,7 @@ class SourceSpec:
     trigger_interval_ms: int = 0
     checkpoint: str = ""
     run: str = ""
-    epochs: Epochs | None = None
+    epochs: EpochReader | None = None
     end: RunEnd = field(default_factory=RunEnd)
 
     def to_option(self) -> str:
