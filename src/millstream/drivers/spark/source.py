@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 from zlib import crc32
@@ -136,32 +136,22 @@ def _read(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(spec: SourceSpec, planned: PlannedRead) -> Iterator[pa.RecordBatch]:
+    def row(kind: int, task: str, payload: bytes) -> pa.RecordBatch:
+        group = spec.topology.groups[TaskId.parse(task)]
+        chunk_row = wire.chunk_row(group, kind, task, payload, batch=planned.batch, clock=planned.clock)
+        return wire.arrow_rows([chunk_row])
+
     if planned.ticks:
         spec.fetcher.connect()
     initialization = b"" if planned.initialization is None else planned.initialization.encode()
     for task in planned.ticks:
-        yield wire.arrow_rows([_task_row(spec.topology, wire.TICK, task, planned, initialization)])
+        yield row(wire.TICK, task, initialization)
     for task, message in planned.inputs:
-        yield wire.arrow_rows([_task_row(spec.topology, wire.INPUTS, task, planned, message.encode())])
+        yield row(wire.INPUTS, task, message.encode())
     for wanted in planned.back:
         yield from _range_rows(spec, wanted, iter(()), planned)
     for wanted, fetched in spec.fetcher.fetch_all(planned.ranges):
         yield from _range_rows(spec, wanted, fetched, planned)
-
-
-def _task_row(
-    topology: TopologySpec, kind: int, task: str, planned: PlannedRead, payload: bytes
-) -> tuple[Any, ...]:
-    origin = ("", 0, "", 0, 0)
-    return (
-        topology.groups[TaskId.parse(task)],
-        kind,
-        task,
-        *origin,
-        planned.batch,
-        *planned.clock,
-        payload,
-    )
 
 
 def _range_rows(
@@ -184,19 +174,9 @@ def _range_rows(
 
     def rows(end: int, payloads: Iterable[bytes]) -> pa.RecordBatch:
         origin = (wanted.topic, wanted.partition, MERGED if merged else "", start, end)
+        row = partial(wire.chunk_row, batch=planned.batch, clock=planned.clock, origin=origin)
         return wire.arrow_rows(
-            [
-                (
-                    topology.groups[task],
-                    wire.RECORDS,
-                    str(task),
-                    *origin,
-                    planned.batch,
-                    *planned.clock,
-                    payload,
-                )
-                for task, payload in zip(tasks, payloads)
-            ]
+            [row(topology.groups[task], wire.RECORDS, task, each) for task, each in zip(tasks, payloads)]
         )
 
     for records in fetched:
@@ -317,8 +297,8 @@ class MapStage:
             if sender is not None:
                 sender.publish(topic, records)
             else:
-                address = self._address(wire.SEND, self._id, TopicPartition(topic, 0))
-                rows.append(self._row(address, end, wire.encode(records)))
+                partition = TopicPartition(topic, 0)
+                rows.append(self._row(wire.SEND, self._id, partition, end, wire.encode(records)))
         if rows:
             yield wire.arrow_rows(rows)
 
@@ -333,8 +313,7 @@ class MapStage:
                 sub = self._topology.plan.subtopologies[tasks[0].subtopology]
                 parts = wire.split_by_range(part, len(tasks), with_steps=needs_steps(sub))
             for task, each in zip(tasks, parts):
-                address = self._address(wire.RECORDS, task, partition)
-                yield self._row(address, end, wire.encode_batch(each))
+                yield self._row(wire.RECORDS, task, partition, end, wire.encode_batch(each))
 
     def _is_committed_later(self) -> bool:
         """Return whether the committable offset depends on records after the shuffle."""
@@ -349,10 +328,10 @@ class MapStage:
         return offsets_from(first_offset(batch, crc32(self._lane.encode())), start, count)
 
     def _own_row(self, kind: int, partition: TopicPartition, payload: bytes) -> tuple[Any, ...]:
-        return self._row(self._address(kind, self._id, partition), self._wanted.end, payload)
+        return self._row(kind, self._id, partition, self._wanted.end, payload)
 
-    def _address(self, kind: int, task: TaskId, partition: TopicPartition) -> tuple[Any, ...]:
-        return self._topology.groups[task], kind, str(task), *partition
-
-    def _row(self, address: tuple[Any, ...], end: int, payload: bytes) -> tuple[Any, ...]:
-        return (*address, self._lane, self._start, end, self._batch, *self._clock, payload)
+    def _row(
+        self, kind: int, task: TaskId, partition: TopicPartition, end: int, payload: bytes
+    ) -> tuple[Any, ...]:
+        group, origin = self._topology.groups[task], (*partition, self._lane, self._start, end)
+        return wire.chunk_row(group, kind, task, payload, batch=self._batch, clock=self._clock, origin=origin)

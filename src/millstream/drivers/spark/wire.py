@@ -225,6 +225,24 @@ def times_and_headers(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
     return times, batch.column("headers") if has_headers else pa.nulls(batch.num_rows, HEADERS_ARROW)
 
 
+def chunk_row(
+    group: int,
+    kind: int,
+    task: object,
+    payload: bytes,
+    *,
+    batch: str,
+    clock: tuple[int, int],
+    origin: tuple[str, int, str, int, int] = ("", 0, "", 0, 0),
+) -> tuple[Any, ...]:
+    """Return an input row of the task host, in the order of :data:`CHUNK_ROWS`.
+
+    Args:
+        origin: Topic, partition, lane, start and end of the records.
+    """
+    return (group, kind, str(task), *origin, batch, *clock, payload)
+
+
 def arrow_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = zip(*rows)
     return pa.RecordBatch.from_arrays(

@@ -111,19 +111,11 @@ def _chunk_rows(
         times[partition] = stage.time_ms
         return
     lane = "" if partition == topic_partition.partition else str(partition)
-    row = (
-        topology.groups[task],
-        wire.RECORDS,
-        str(task),
-        topic,
-        topic_partition.partition,
-        lane,
-        start,
-        end,
-        "",
-        *clock,
+    group, origin = topology.groups[task], (*topic_partition, lane, start, end)
+    payload = wire.encode(records)
+    yield wire.arrow_rows(
+        [wire.chunk_row(group, wire.RECORDS, task, payload, batch="", clock=clock, origin=origin)]
     )
-    yield wire.arrow_rows([(*row, wire.encode(records))])
 
 
 def _records(batch: pa.RecordBatch) -> Records:
