@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,14 +197,14 @@ def _sync(directory: Path) -> None:
             os.close(handle)
 
 
-def remove_shares(directory: Path, needed: Callable[[str], bool]) -> None:
+def remove_shares(directory: Path, needed: str | None) -> None:
     """Delete the shares of earlier divisions.
 
     Args:
-        needed: Returns whether an incomplete micro-batch still needs the shares with a given name.
+        needed: Name of the shares that an incomplete micro-batch still needs.
     """
     if not directory.is_dir():
         return
     for path in directory.iterdir():
-        if not needed(path.name):
+        if path.name != needed:
             shutil.rmtree(path, ignore_errors=True)
