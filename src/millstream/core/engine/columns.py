@@ -1,9 +1,9 @@
 """Columns: the columnar form of a node, which processes many records at once.
 
-A *batch of columns* holds one or several runs of records of one source, as parallel lists of keys, values, timestamps and headers. A node that needs no Python function per
-record (a count, a sum, a filter by an expression, a sink) is compiled to a function of a batch, in addition to its function of one record
-(``millstream.core.engine.compile``). Both forms have the same results and use the same store. The columnar form has the costs of calls,
-key conversions and bookkeeping once per batch instead of once per record.
+A *batch of columns* holds one or several runs of records of one source, as parallel lists of keys, values, timestamps and headers. A node
+that needs no Python function per record (a count, a sum, a filter by an expression, a sink) is compiled to a function of a batch, in
+addition to its function of one record (``millstream.core.engine.compile``). Both forms have the same results and use the same store. The
+columnar form has the costs of calls, key conversions and bookkeeping once per batch instead of once per record.
 
 The form is chosen once per source, when the task is created. A source is processed in columns if
 

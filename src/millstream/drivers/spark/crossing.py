@@ -1,4 +1,4 @@
-"""What surrounds the work of a process of Spark: errors cross as text that the other side can decode, and the garbage collector is paused."""
+"""The boundary of a Spark process: errors cross it as text that the other side decodes, and the garbage collector pauses inside."""
 
 from __future__ import annotations
 
