@@ -28,7 +28,7 @@ from bench.sampling import sampling
 from millstream.core.model.ids import TaskId
 from millstream.core.ports import LocalCopy, StoreChange
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import paused_gc
 from millstream.drivers.spark.executor.restore import RestoreSettings
 from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.drivers.spark.executor.statelog import StateLog
@@ -101,7 +101,7 @@ class Worker:
     def restore(self, name: str = "copy") -> tuple[float, int]:
         """Bring a copy up; give the seconds and the changes that were fetched."""
         began = time.monotonic()
-        with wire.paused_gc():
+        with paused_gc():
             copy = self.copy(name)
             fetched = self.log().restore(self.manifest, copy)
             copy.close_view()
@@ -110,7 +110,7 @@ class Worker:
     def batch(self, changes: list[StoreChange]) -> float:
         """Run a batch that changes the store; give its seconds."""
         began = time.monotonic()
-        with wire.paused_gc():
+        with paused_gc():
             log, copy = self.log(), self.copy()
             log.restore(self.manifest, copy)
             copy.close_view()
@@ -189,7 +189,7 @@ def _load(worker: Worker, records: int) -> float:
     for part in np.array_split(order, max(records // _LOAD_BATCH_RECORDS, 1)):
         changes = _changes(part, rng)
         began = time.monotonic()
-        with wire.paused_gc():
+        with paused_gc():
             worker.manifest = worker.log().write(worker.manifest, {STORE: changes}, copy)
         seconds += time.monotonic() - began
     return seconds

@@ -11,7 +11,7 @@ import time
 
 from millstream.drivers.class_archive import ClassArchive
 from millstream.drivers.private import locked
-from millstream.drivers.spark.driver.classes import _archive
+from millstream.drivers.spark.driver.launch import _archive
 from millstream.testing._jars import kafka_jars
 from millstream.testing._java import find_java
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from millstream.core.engine import columns
+from millstream.core.engine import record_processing
 from proofs.sizes import FULL
 from unit.helpers import columnar
 
@@ -113,7 +113,7 @@ IN_COLUMNS = {name for name, scenario in SCENARIOS.items() if columnar(scenario.
 )
 def test_what_goes_in_columns_gives_the_same_record_by_record(path: Path, batch_size: int) -> None:
     recording = Recording.load(path).in_batches_of(batch_size)
-    with patch.object(columns, "entries", lambda sub, compiled: {}):
+    with patch.object(record_processing, "columnar_entries", lambda sub, compiled: {}):
         replayed = REPLAYS["new-task-per-batch"](SCENARIOS[recording.scenario].build(), recording)
     assert replayed.stores == recording.stores
     assert first_difference(recording.outputs, replayed.outputs) is None

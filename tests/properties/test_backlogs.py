@@ -25,10 +25,9 @@ from millstream.core.model.positions import Offsets
 from millstream.core.model.record import Records
 from millstream.core.ports import BatchId, OffsetRange, TimedOffset
 from millstream.core.runtime.batch_plan import BatchPlan
-from millstream.core.runtime.inputs import informed
+from millstream.core.runtime.inputs import WaitSettings, informed
 from millstream.core.runtime.messages import BufferedRecords
 from millstream.core.runtime.remaining_inputs import TaskInput, lets_tasks_continue
-from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import lay_out

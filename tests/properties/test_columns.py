@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine import columns
+from millstream.core.engine import record_processing
 from millstream.core.engine.caching import Cache
 from millstream.core.engine.operators import table_joins
 from millstream.core.engine.operators.windows import session_columns, window_columns
@@ -205,7 +205,7 @@ def test_columns_do_what_records_one_by_one_do(
     source: Any, operators: list[str], sink: str, steps: Any, policy: str, cache_bytes: int
 ) -> None:
     in_columns = run(built(source, operators, sink), steps, policy, cache_bytes)
-    with patch.object(columns, "entries", record_by_record):
+    with patch.object(record_processing, "columnar_entries", record_by_record):
         by_records = run(built(source, operators, sink), steps, policy, cache_bytes)
     assert without_traces(in_columns) == without_traces(by_records)
 
@@ -308,7 +308,7 @@ FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n
 def test_windows_in_columns_do_what_records_one_by_one_do(steps: Any, policy: str, **made: Any) -> None:
     with patch.object(window_columns, "_APART", 0):
         in_columns = run(windowed(**made), steps, policy)
-    with patch.object(columns, "entries", record_by_record):
+    with patch.object(record_processing, "columnar_entries", record_by_record):
         by_records = run(windowed(**made), steps, policy)
     assert without_traces(in_columns) == without_traces(by_records)
 
@@ -351,7 +351,7 @@ def test_sessions_in_columns_do_what_records_one_by_one_do(
 ) -> None:
     with patch.object(session_columns, "_MOST_STORED", most_stored):
         in_columns = run(sessions(**made), steps, policy)
-    with patch.object(columns, "entries", record_by_record):
+    with patch.object(record_processing, "columnar_entries", record_by_record):
         by_records = run(sessions(**made), steps, policy)
     assert without_deletions_of_nothing(in_columns) == without_deletions_of_nothing(by_records)
 
@@ -389,7 +389,7 @@ def test_a_join_with_a_table_in_columns_does_what_records_one_by_one_do(
 ) -> None:
     with patch.object(table_joins, "FEW", few):
         in_columns = run(joined(**made), steps, policy, topics=("rows", "in"))
-    with patch.object(columns, "entries", record_by_record):
+    with patch.object(record_processing, "columnar_entries", record_by_record):
         by_records = run(joined(**made), steps, policy, topics=("rows", "in"))
     assert without_traces(in_columns) == without_traces(by_records)
 
@@ -418,7 +418,7 @@ def test_in_columns_a_session_is_merged_as_long_as_it_can_be_read(
     made = sessions((TEXT, INT), 4, 3, 0, "count", "nothing", None)
     rows = [(0, key, None, time, ()) for key, time in [(b"a", first), (b"b", 9), (b"a", 5)]]
     in_columns = run(made, [(rows, None)], "fail")
-    with patch.object(columns, "entries", record_by_record):
+    with patch.object(record_processing, "columnar_entries", record_by_record):
         assert without_deletions_of_nothing(
             run(made, [(rows, None)], "fail")
         ) == without_deletions_of_nothing(in_columns)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream import serdes
+from millstream.core.state.keyvalue import Overlay
 from millstream.core.state.memory import MemoryStores
-from millstream.core.state.overlay import Overlay
 from millstream.core.state.values import Values
 
 PREFIXES = (b"a", b"b")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from golden.micro_batches import MicroBatches, Row
-from millstream.core.engine import columns
+from millstream.core.engine import record_processing
 from millstream.core.engine.operators.windows import window_columns
 from millstream.core.ports import Threads
 from unit.helpers import ShuffledThreads
@@ -47,7 +47,9 @@ class Way:
     def engine(self) -> Iterator[None]:
         with (
             patch.object(window_columns, "_APART", 0),
-            nullcontext() if self.in_columns else patch.object(columns, "entries", record_by_record),
+            nullcontext()
+            if self.in_columns
+            else patch.object(record_processing, "columnar_entries", record_by_record),
         ):
             yield
 

@@ -16,7 +16,7 @@ from millstream.core.model.partitioning import murmur2 as murmur2_of_one
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.key_hashing import murmur2, split_by_partition
+from millstream.drivers.spark.crossing import crossing, find_error
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json, snapshot_to_json
 
 KEYS = st.none() | st.binary(max_size=20)
@@ -54,12 +54,14 @@ def test_the_hash_of_a_column_is_that_of_its_keys(keys: list[bytes | None], data
     start = data.draw(st.integers(0, len(keys)))
     length = data.draw(st.integers(0, len(keys) - start))
     column = pa.array(keys, pa.binary()).slice(start, length)
-    assert murmur2(column).tolist() == [murmur2_of_one(key or b"") for key in keys[start : start + length]]
+    assert wire.murmur2(column).tolist() == [
+        murmur2_of_one(key or b"") for key in keys[start : start + length]
+    ]
 
 
 @given(st.lists(KEYS, min_size=1, max_size=12), st.integers(1, 9))
 def test_a_split_loses_nothing_and_keeps_the_order(keys: list[bytes | None], partitions: int) -> None:
-    parts = split_by_partition(wire.to_arrow(Records(keys, keys, list(range(len(keys))))), partitions)
+    parts = wire.split_by_partition(wire.to_arrow(Records(keys, keys, list(range(len(keys))))), partitions)
     rows = {number: part.column("timestamp").to_pylist() for number, part in parts}
     assert rows == {
         number: [n for n, key in enumerate(keys) if partition_of(key or b"", partitions) == number]
@@ -78,10 +80,10 @@ KINDS = [
 @given(st.sampled_from(KINDS), st.text(), st.text(alphabet="ab: \n"))
 def test_an_error_is_found_again(kind: type[errors.MillstreamError], message: str, noise: str) -> None:
     try:
-        with wire.crossing():
+        with crossing():
             raise kind(message)
     except errors.SparkRuntimeError as crossed:
-        found = wire.find_error(f"{noise}{crossed}{noise}")
+        found = find_error(f"{noise}{crossed}{noise}")
     assert (type(found), found.message) == (kind, message)  # type: ignore[union-attr]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from millstream.drivers.kafka import delivery, produce
 from millstream.drivers.spark import sink, source
-from millstream.drivers.spark.executor import host, statelog, task_run
+from millstream.drivers.spark.executor import host, statelog
 from millstream.drivers.spark.planner import planner, repartitions, source_topics
 from millstream.edge.application import running_application
 from simulation.clients import Consumer, Producer
@@ -44,7 +44,7 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(repartitions, "time", clock)
         patch.setattr(source_topics, "time", clock)
         patch.setattr(statelog, "secrets", SimpleNamespace(token_hex=world.token))
-        patch.setattr(task_run, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
+        patch.setattr(host, "uuid4", lambda: SimpleNamespace(hex=world.token(16)))
         patch.setattr(host, "_spec", lambda pickled: spec)
         context = SimpleNamespace(
             partitionId=lambda: world.placed[world.acting][0],

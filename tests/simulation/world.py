@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 import millstream as ms
 from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.batch_plan import Initialization
-from millstream.core.runtime.wait_settings import WaitSettings
+from millstream.core.runtime.inputs import WaitSettings
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import decode_manifest
 from millstream.core.topology.analysis.ranges import in_ranges

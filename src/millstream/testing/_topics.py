@@ -121,7 +121,7 @@ class TopicLogs:
             chosen = -1 if records.partitions is None else records.partitions[row]
             rows[self._partition(topic, key, count) if chosen < 0 else chosen].append(row)
         for partition in sorted(rows):
-            yield TopicPartition(topic, partition), _rows_of(records, rows[partition])
+            yield TopicPartition(topic, partition), records.take(rows[partition])
 
     def _partition(self, topic: str, key: bytes | None, count: int) -> int:
         if key is None and topic not in self._internal:
@@ -146,12 +146,3 @@ def _one_each(plan: Plan) -> Layout:
         for task in tasks_of_group(sub, 0)
     }
     return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)
-
-
-def _rows_of(records: Records, rows: list[int]) -> Records:
-    return Records(
-        [records.keys[row] for row in rows],
-        [records.values[row] for row in rows],
-        [records.timestamps[row] for row in rows],
-        headers=None if records.headers is None else [records.headers[row] for row in rows],
-    )

@@ -10,47 +10,35 @@ import base64
 import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Headers
+from millstream.testing._records import ConsumedRecord
 
 
-@dataclass(frozen=True)
-class SliceRecord:
-    """A record of a slice. The timestamp is in ms since the epoch."""
+def slice_line(record: ConsumedRecord) -> str:
+    """Return a record as a line of a file.
 
-    topic_partition: TopicPartition
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers = ()
-
-    def line(self) -> str:
-        """Return the record as a line of a file.
-
-        Example:
-            >>> SliceRecord(TopicPartition("in", 0), 7, 5, b"k", None).line()
-            '{"topic": "in", "partition": 0, "offset": 7, "timestamp": 5, "key": "k", "value": null}'
-        """
-        data: dict[str, object] = {
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-            "offset": self.offset,
-            "timestamp": self.timestamp,
-            "key": json_value(self.key),
-            "value": json_value(self.value),
-        }
-        if self.headers:
-            data["headers"] = [[name, json_value(value)] for name, value in self.headers]
-        return json.dumps(data, ensure_ascii=False)
+    Example:
+        >>> slice_line(ConsumedRecord("in", 0, 7, 5, b"k", None))
+        '{"topic": "in", "partition": 0, "offset": 7, "timestamp": 5, "key": "k", "value": null}'
+    """
+    data: dict[str, object] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": json_value(record.key),
+        "value": json_value(record.value),
+    }
+    if record.headers:
+        data["headers"] = [[name, json_value(value)] for name, value in record.headers]
+    return json.dumps(data, ensure_ascii=False)
 
 
-def read_slice(file: str | Path) -> list[SliceRecord]:
+def read_slice(file: str | Path) -> list[ConsumedRecord]:
     """Read a slice.
 
     Returns:
@@ -69,11 +57,11 @@ def read_slice(file: str | Path) -> list[SliceRecord]:
     return list(merged(records))
 
 
-def merged(records: Iterable[SliceRecord]) -> Iterator[SliceRecord]:
+def merged(records: Iterable[ConsumedRecord]) -> Iterator[ConsumedRecord]:
     """Yield records in timestamp order, as far as the order of each partition allows."""
-    queues: defaultdict[TopicPartition, deque[SliceRecord]] = defaultdict(deque)
+    queues: defaultdict[TopicPartition, deque[ConsumedRecord]] = defaultdict(deque)
     for record in records:
-        queues[record.topic_partition].append(record)
+        queues[TopicPartition(record.topic, record.partition)].append(record)
     while queues:
         partition = min(queues, key=lambda partition: (queues[partition][0].timestamp, partition))
         yield queues[partition].popleft()
@@ -81,13 +69,14 @@ def merged(records: Iterable[SliceRecord]) -> Iterator[SliceRecord]:
             del queues[partition]
 
 
-def _read(file: str, number: int, line: str) -> SliceRecord:
+def _read(file: str, number: int, line: str) -> ConsumedRecord:
     try:
         data: Any = json.loads(line)
         headers = tuple((str(name), _bytes(value)) for name, value in data.get("headers", ()))
-        partition = TopicPartition(str(data["topic"]), int(data.get("partition", 0)))
-        origin = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
-        return SliceRecord(partition, *origin, _bytes(data.get("key")), _bytes(data.get("value")), headers)
+        topic, partition = str(data["topic"]), int(data.get("partition", 0))
+        offset, timestamp = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
+        key, value = _bytes(data.get("key")), _bytes(data.get("value"))
+        return ConsumedRecord(topic, partition, offset, timestamp, key, value, headers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"line {number} of {file!r} is not a record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "

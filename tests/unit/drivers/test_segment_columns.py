@@ -20,7 +20,7 @@ from millstream.drivers.segment_columns import (
     segment_of,
     segments_of,
 )
-from millstream.drivers.spark.executor.key_hashing import by_number
+from millstream.drivers.spark.wire import by_number
 
 OLD: list[StoreChange] = [(b"", b""), (b"a", b"1"), (b"b", None), (b"c" * 600, b"x" * 70_000), (b"d", b"2")]
 NEW: list[StoreChange] = [(b"a", None), (b"b", b"3"), (b"bb", b""), (b"c" * 600, b"4")]

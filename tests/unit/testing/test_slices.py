@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.model.errors import SettingsError
-from millstream.core.model.ids import TopicPartition
-from millstream.testing.slice_file import SliceRecord, merged, read_slice
+from millstream.testing.kafka import ConsumedRecord
+from millstream.testing.slice_file import merged, read_slice, slice_line
 
 BYTES = st.none() | st.binary(max_size=5) | st.text(max_size=5).map(str.encode)
 RECORDS = st.builds(
-    SliceRecord,
-    st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 1)),
+    ConsumedRecord,
+    st.sampled_from(["a", "b"]),
+    st.integers(0, 1),
     st.integers(0, 9),
     st.integers(0, 9),
     BYTES,
@@ -26,22 +27,27 @@ RECORDS = st.builds(
 
 
 @given(st.lists(RECORDS, max_size=8))
-def test_a_file_has_everything(tmp_path_factory: pytest.TempPathFactory, records: list[SliceRecord]) -> None:
+def test_a_file_has_everything(
+    tmp_path_factory: pytest.TempPathFactory, records: list[ConsumedRecord]
+) -> None:
     file = tmp_path_factory.mktemp("slice") / "slice.jsonl"
-    file.write_text("".join(record.line() + "\n" for record in records), encoding="utf-8", newline="\n")
+    file.write_text("".join(slice_line(record) + "\n" for record in records), encoding="utf-8", newline="\n")
     found = read_slice(file)
     assert sorted(map(repr, found)) == sorted(map(repr, records))
-    for partition in {record.topic_partition for record in records}:
-        assert [record for record in found if record.topic_partition == partition] == [
-            record for record in records if record.topic_partition == partition
+    for partition in set(map(partition_of, records)):
+        assert [record for record in found if partition_of(record) == partition] == [
+            record for record in records if partition_of(record) == partition
         ]
 
 
+def partition_of(record: ConsumedRecord) -> tuple[str, int]:
+    return record.topic, record.partition
+
+
 def test_records_are_merged_by_time_and_partitions_keep_their_order() -> None:
-    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
-    times = [(a, 5), (a, 1), (b, 2), (b, 6)]
+    times = [("a", 5), ("a", 1), ("b", 2), ("b", 6)]
     records = [
-        SliceRecord(partition, offset, time, None, None) for offset, (partition, time) in enumerate(times)
+        ConsumedRecord(topic, 0, offset, time, None, None) for offset, (topic, time) in enumerate(times)
     ]
     assert [record.timestamp for record in merged(records)] == [2, 5, 1, 6]
 

@@ -39,7 +39,7 @@ from millstream.core.topology.nodes import Node
 from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
 
 if TYPE_CHECKING:
-    from millstream.core.engine.batch import Column, Columns
+    from millstream.core.engine.columns import Column, Columns
     from millstream.core.topology.plan import SubTopology
 
 DEFAULT_CACHE_BYTES: Final = 10 << 20

@@ -1,9 +1,9 @@
 """Columns: the columnar form of a node, which processes many records at once.
 
-A *batch of columns* holds one or several runs of records of one source, as parallel lists. A node that needs no Python function per
-record (a count, a sum, a filter by an expression, a sink) is compiled to a function of a batch, in addition to its function of one record
-(``millstream.core.engine.compile``). Both forms have the same results and use the same store. The columnar form has the costs of calls,
-key conversions and bookkeeping once per batch instead of once per record.
+A *batch of columns* holds one or several runs of records of one source, as parallel lists of keys, values, timestamps and headers. A node
+that needs no Python function per record (a count, a sum, a filter by an expression, a sink) is compiled to a function of a batch, in
+addition to its function of one record (``millstream.core.engine.compile``). Both forms have the same results and use the same store. The
+columnar form has the costs of calls, key conversions and bookkeeping once per batch instead of once per record.
 
 The form is chosen once per source, when the task is created. A source is processed in columns if
 
@@ -25,26 +25,145 @@ Columns are lists, so the core stays pure. docs/decisions/0037-columnar-processi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import singledispatch
-from itertools import repeat
+from dataclasses import dataclass
+from itertools import compress, repeat
 from operator import and_
 from typing import Any, Final, NamedTuple
 
-from millstream.core.engine.batch import Column, Columns, ColumnsCall
-from millstream.core.engine.compile import Call, Compiled, discard
-from millstream.core.engine.failures import Attempt
 from millstream.core.engine.records.queue import Chunk
 from millstream.core.engine.runtime import Piece, Runtime
-from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
-from millstream.core.model.serdes import Serde
-from millstream.core.taps.samples import MAX_RECORDS, TapPoint
-from millstream.core.topology import nodes as n
-from millstream.core.topology.nodes import Late
-from millstream.core.topology.plan import SubTopology
+from millstream.core.model.serdes import Serde, quickly
 
 FEW: Final = 16
 """Fewer records are processed one by one in less time than in columns. Inputs that alternate in time have such runs."""
+
+
+@dataclass(slots=True)
+class Column:
+    """Keys or values of a batch, as objects, bytes, or both. The missing form is computed on demand and kept.
+
+    Attributes:
+        serde: The serde of ``data``.
+        data: Bytes, with None for a null; None if there are only objects.
+        known: Objects; None if there are only bytes.
+    """
+
+    serde: Serde[Any] | None = None
+    data: list[bytes | None] | None = None
+    known: list[Any] | None = None
+
+    def objects(self) -> list[Any]:
+        if self.known is None:
+            assert self.serde is not None
+            self.known = deserialised(self.serde, self.data or [])
+        return self.known
+
+    def serialised(self, serde: Serde[Any]) -> list[bytes | None]:
+        """Return the bytes that a serde writes. They are computed once and kept.
+
+        Raises:
+            SerdeError: If an object does not fit the serde. A serde of the user may raise other exceptions.
+        """
+        if self.data is None or (self.serde is not serde and self.serde != serde):
+            self.data = serialised(serde, self.objects())
+            self.serde = serde
+        return self.data
+
+    def without_windows(self, serde: Serde[Any], window_bytes: int) -> list[bytes | None]:
+        """Return the bytes of windowed keys without the window, the last ``window_bytes`` bytes."""
+        return [None if data is None else data[:-window_bytes] for data in self.serialised(serde)]
+
+    def only(self, kept: Sequence[object]) -> Column:
+        """Return the rows with a true mark in ``kept``."""
+        data = None if self.data is None else list(compress(self.data, kept))
+        return Column(self.serde, data, None if self.known is None else list(compress(self.known, kept)))
+
+    def take(self, rows: Sequence[int]) -> Column:
+        data = None if self.data is None else list(map(self.data.__getitem__, rows))
+        known = None if self.known is None else list(map(self.known.__getitem__, rows))
+        return Column(self.serde, data, known)
+
+    def part(self, start: int, end: int) -> Column:
+        data = None if self.data is None else self.data[start:end]
+        return Column(self.serde, data, None if self.known is None else self.known[start:end])
+
+    def present(self) -> list[bool]:
+        return [item is not None for item in (self.known if self.data is None else self.data) or ()]
+
+    def any_null(self) -> bool:
+        if self.data is not None:
+            return not all(self.data) and None in self.data
+        return type(None) in set(map(type, self.known or ()))
+
+
+@dataclass(slots=True)
+class Columns:
+    """A batch of records, or of changes of a table whose old values are not needed.
+
+    Attributes:
+        timestamps: Milliseconds since the epoch.
+        headers: None if no record has headers.
+        positions: The position of each record in the pieces that the task took, to identify a record that fails.
+    """
+
+    keys: Column
+    values: Column
+    timestamps: list[int]
+    headers: list[Headers] | None
+    positions: Sequence[int]
+
+    def with_values(self, values: list[Any], timestamps: list[int] | None = None) -> Columns:
+        stamps = self.timestamps if timestamps is None else timestamps
+        return Columns(self.keys, Column(known=values), stamps, self.headers, self.positions)
+
+    def with_keys(self, keys: list[Any] | Column) -> Columns:
+        column = keys if isinstance(keys, Column) else Column(known=keys)
+        return Columns(column, self.values, self.timestamps, self.headers, self.positions)
+
+    def only(self, kept: Sequence[object]) -> Columns:
+        return Columns(
+            self.keys.only(kept),
+            self.values.only(kept),
+            list(compress(self.timestamps, kept)),
+            None if self.headers is None else list(compress(self.headers, kept)),
+            list(compress(self.positions, kept)),
+        )
+
+    def take(self, numbers: Sequence[int]) -> Columns:
+        """Return the records at the given indices; an index may occur more than once."""
+        return Columns(
+            self.keys.take(numbers),
+            self.values.take(numbers),
+            list(map(self.timestamps.__getitem__, numbers)),
+            None if self.headers is None else list(map(self.headers.__getitem__, numbers)),
+            list(map(self.positions.__getitem__, numbers)),
+        )
+
+    def part(self, start: int, end: int) -> Columns:
+        return Columns(
+            self.keys.part(start, end),
+            self.values.part(start, end),
+            self.timestamps[start:end],
+            None if self.headers is None else self.headers[start:end],
+            self.positions[start:end],
+        )
+
+
+ColumnsCall = Callable[[Columns], None]
+
+
+def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
+    return _converted(serde.serialize, objects)
+
+
+def deserialised(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
+    return _converted(serde.deserialize, data)
+
+
+def _converted(convert: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    quick = quickly(convert, items)
+    return [None if item is None else convert(item) for item in items] if quick is None else quick
 
 
 class Form(NamedTuple):
@@ -79,168 +198,11 @@ class Entry(NamedTuple):
         )
 
 
-def entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
-    """Return the columnar entries by source. Sources that are processed record by record are missing."""
-    if compiled.contexts:
-        return {}
-    forms = {source: _only_child(source, compiled) for source in sub.sources if source.timestamp is None}
-    return {
-        source.name: Entry(_tapped(source, compiled, form.call), source.key, source.value)
-        for source, form in forms.items()
-        if form is not None and not form.by_rows
-    }
-
-
-def form_downstream(node: n.Node, compiled: Compiled) -> Form | None:
-    """Return the columnar form of all nodes downstream of a node except the stream of its late records; None if there is none.
-
-    If the node has a cache, this is the form of the cache. It calls no functions: nodes downstream of a cache run after the batch, so
-    their functions do not alternate with functions upstream. There is no form downstream of a table whose old values are needed.
-    """
-    if node.table and compiled.needs_old(node):
-        return None
-    form = _only_child(node, compiled)
-    if form is None and all(_stateless(child, compiled) for child in _followers(node, compiled)):
-        form = by_rows(_as_stream(node, compiled.fan_out(node)), compiled.runtime)
-    cache = compiled.caches.of(node)
-    if form is None or cache is None:
-        return form
-    cache.columns = form.call
-    return Form(cache.put_columns)
-
-
-def of_function(
-    node: n.Node,
-    compiled: Compiled,
-    function: Callable[..., Any],
-    then: Callable[[ColumnsCall, Columns, list[Any]], None],
-    *,
-    with_key: bool = True,
-) -> Form | None:
-    """Create the columnar form of a node that calls a user's function for each record.
-
-    Args:
-        then: Forwards the records with their results to the nodes downstream.
-        with_key: True if the function takes key and value; False if it takes the value only.
-    """
-    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
-    if form is None:
-        return None
-    if form.calls_functions:
-        return by_rows(row, runtime) if _stateless(node, compiled) else None
-    apply = applying(node, compiled, form, function, then)
-
-    def call(columns: Columns) -> None:
-        values = columns.values.objects()
-        apply(columns, *((columns.keys.objects(), values) if with_key else (values,)))
-
-    return Form(call, calls_functions=True)
-
-
-def applying(
-    node: n.Node,
-    compiled: Compiled,
-    form: Form,
-    function: Callable[..., Any],
-    then: Callable[[ColumnsCall, Columns, list[Any]], None],
-) -> Callable[..., None]:
-    """Return a function of a batch and its columns of arguments: it calls a user's function for each record and handles the records that fail.
-
-    Args:
-        form: The form of the nodes downstream; it calls no functions.
-        then: Forwards the records with their results to the nodes downstream.
-    """
-    child, row, runtime = form.call, row_of(node, compiled), compiled.runtime
-
-    def apply(columns: Columns, *arguments: list[Any]) -> None:
-        start, size = 0, len(columns.timestamps)
-        rest, call_each = zip(*arguments), _LOOPS[len(arguments)]
-        while True:
-            done: list[Any] = []
-            failed: Exception | None = None
-            try:
-                call_each(function, rest, done)
-            except Exception as error:
-                failed = error
-            end = start + len(done)
-            if done:
-                then(child, columns if len(done) == size else columns.part(start, end), done)
-            if failed is None:
-                return
-            runtime.locate(columns.positions[end])
-            runtime.on_error("process", node.name, failed, again=Attempt(row, _record(columns, end)))
-            start = end + 1
-
-    return apply
-
-
-def _call_with_one(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
-    for (first,) in rest:
-        done.append(function(first))
-
-
-def _call_with_two(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
-    for first, second in rest:
-        done.append(function(first, second))
-
-
-def _call_with_three(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
-    for first, second, third in rest:
-        done.append(function(first, second, third))
-
-
-_LOOPS: Final = {1: _call_with_one, 2: _call_with_two, 3: _call_with_three}
-"""Loops over calls of a function, by its number of arguments. A call with ``*arguments`` takes longer, and ``map`` would take a
-StopIteration of the function for the end of the records. If a call fails, the results before it are in ``done``."""
-
-
-def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:
-    headers = () if columns.headers is None else columns.headers[number]
-    return (
-        columns.keys.objects()[number],
-        columns.values.objects()[number],
-        columns.timestamps[number],
-        headers,
-    )
-
-
-def of_expression(
-    node: n.Node,
-    compiled: Compiled,
-    expression: Expression,
-    then: Callable[[ColumnsCall, Columns, list[Any]], None],
-) -> Form | None:
-    """Create the columnar form of a node that computes an expression of the value."""
-    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
-    if form is None:
-        return None
-    child = form.call
-
-    def call(columns: Columns) -> None:
-        try:
-            results = list(expression.over(columns.values.objects()))
-        except Exception:  # then process record by record, to find the bad ones
-            return call_per_row(columns, row, runtime)
-        return then(child, columns, results)
-
-    return Form(call, form.calls_functions)
-
-
-@singledispatch
-def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
-    return None
-
-
-def row_of(node: n.Node, compiled: Compiled) -> Call:
-    """Return a node's function of one record. For a table, the returned function passes None as old value."""
-    return _as_stream(node, compiled.call(node))
-
-
-def by_rows(call: Call, runtime: Runtime) -> Form:
+def by_rows(call: Callable[..., None], runtime: Runtime) -> Form:
     return Form(lambda columns: call_per_row(columns, call, runtime), calls_functions=True, by_rows=True)
 
 
-def call_per_row(columns: Columns, call: Call, runtime: Runtime) -> None:
+def call_per_row(columns: Columns, call: Callable[..., None], runtime: Runtime) -> None:
     locate = runtime.locate
     headers: Iterable[Headers] = repeat(()) if columns.headers is None else columns.headers
     keys, values = columns.keys.objects(), columns.values.objects()
@@ -249,50 +211,6 @@ def call_per_row(columns: Columns, call: Call, runtime: Runtime) -> None:
     ):
         locate(position)
         call(key, value, timestamp, header)
-
-
-def _as_stream(node: n.Node, call: Call) -> Call:
-    """Adapt a table's function of changes to a function of records; it passes None as old value."""
-    if not node.table:
-        return call
-    return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
-
-
-def _followers(node: n.Node, compiled: Compiled) -> list[n.Node]:
-    """Return the children of a node except the stream of its late records, to which the node forwards separately."""
-    return [child for child in compiled.children_of(node) if not isinstance(child, Late)]
-
-
-def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
-    children = _followers(node, compiled)
-    if not children:
-        return Form(discard)
-    form = columns_of(children[0], compiled) if len(children) == 1 else None
-    return None if form is None else form._replace(call=_tapped(children[0], compiled, form.call))
-
-
-def _tapped(node: n.Node, compiled: Compiled, call: ColumnsCall) -> ColumnsCall:
-    """Wrap the columnar function of a node so that its records are sampled, if the node is tapped."""
-    runtime, point = compiled.runtime, compiled.runtime.taps.get(node.name)
-    if point is None:
-        return call
-
-    def tapped(columns: Columns) -> None:
-        with runtime.elsewhere():
-            _note(columns, point, runtime)
-        call(columns)
-
-    return tapped
-
-
-def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
-    (sample, note, skip), metadata = point, runtime.metadata
-    count = min(len(columns.timestamps), MAX_RECORDS)
-    skip(len(columns.timestamps) - count)
-    try:
-        call_per_row(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
-    except Exception:  # a serde cannot read data that only the tap needs to read
-        skip(count)
 
 
 def without_nulls(
@@ -306,10 +224,6 @@ def without_nulls(
     kept = present[0] if len(present) == 1 else [*map(and_, *present)]
     runtime.drop(reason, kept.count(False))
     return columns.only(kept)
-
-
-def _stateless(node: n.Node, compiled: Compiled) -> bool:
-    return node.pure and all(_stateless(child, compiled) for child in compiled.children_of(node))
 
 
 def _column(serde: Serde[Any], kept: list[Any]) -> Column:

@@ -3,7 +3,7 @@
 Each node becomes one function. It takes a record (key, value, timestamp, headers) or a change of a table (key, new value, old value,
 timestamp, headers) as plain arguments, and calls its children, depth first. There is no dispatch per record, and a record object is
 created only for a user's processor. ``millstream.core.engine.operators`` contains the compilers, which define the semantics of each node
-type. Some nodes also have a columnar form with equal results (``millstream.core.engine.columns``).
+type. Some nodes are compiled a second time, to a columnar form with equal results (``millstream.core.engine.columns``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from functools import singledispatch
 from typing import Any, NamedTuple
 
 from millstream.core.engine.caching import Caches
+from millstream.core.engine.columns import Columns, ColumnsCall, Entry, Form, by_rows, call_per_row
 from millstream.core.engine.context import NodeContext
 from millstream.core.engine.key_local import KeyLocalStore
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.record import Times
+from millstream.core.taps.samples import MAX_RECORDS, TapPoint
 from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
 from millstream.core.topology.analysis.threads_and_caches import Border
@@ -103,6 +105,10 @@ class Compiled:
     def children_of(self, node: n.Node) -> tuple[n.Node, ...]:
         return self._sub.children(node.name)
 
+    def is_stateless(self, node: n.Node) -> bool:
+        """Return True if a node and all nodes downstream of it are stateless."""
+        return node.pure and all(map(self.is_stateless, self.children_of(node)))
+
     def children(self, node: n.Node) -> Call:
         """Return the function that receives the output of a node except late records: its cache, or a call of all its children."""
         call, cache = self.fan_out(node), self.caches.of(node)
@@ -112,9 +118,12 @@ class Compiled:
         return cache.put
 
     def fan_out(self, node: n.Node) -> Call:
-        """Return one function that calls all children of a node except the stream of its late records."""
-        children = (child for child in self._sub.children(node.name) if not isinstance(child, Late))
-        return _fan_out([self._calls[child.name] for child in children], node.table)
+        """Return one function that calls all followers of a node."""
+        return _fan_out([self._calls[child.name] for child in self.followers(node)], node.table)
+
+    def followers(self, node: n.Node) -> list[n.Node]:
+        """Return the children of a node except the stream of its late records, to which the node forwards separately."""
+        return [child for child in self.children_of(node) if not isinstance(child, Late)]
 
     def late(self, node: n.Node) -> Call | None:
         """Return the function that receives the late records of a node; None if the topology does not use them."""
@@ -241,3 +250,83 @@ def discard(*args: Any) -> None:
 def compile_node(node: n.Node, compiled: Compiled) -> Call:
     """Compile a node to its closure. Compilers are registered per node type."""
     raise TopologyError(f"the engine does not support nodes of type {type(node).__name__} ({node.name!r})")
+
+
+def columnar_entries(sub: SubTopology, compiled: Compiled) -> dict[str, Entry]:
+    """Return the columnar entries by source. Sources that are processed record by record are missing."""
+    if compiled.contexts:
+        return {}
+    forms = {source: _only_child(source, compiled) for source in sub.sources if source.timestamp is None}
+    return {
+        source.name: Entry(_tapped_columns(source, compiled, form.call), source.key, source.value)
+        for source, form in forms.items()
+        if form is not None and not form.by_rows
+    }
+
+
+def form_downstream(node: n.Node, compiled: Compiled) -> Form | None:
+    """Return the columnar form of all nodes downstream of a node except the stream of its late records; None if there is none.
+
+    If the node has a cache, this is the form of the cache. It calls no functions: nodes downstream of a cache run after the batch, so
+    their functions do not alternate with functions upstream. There is no form downstream of a table whose old values are needed.
+    """
+    if node.table and compiled.needs_old(node):
+        return None
+    form = _only_child(node, compiled)
+    if form is None and all(map(compiled.is_stateless, compiled.followers(node))):
+        form = by_rows(_as_stream(node, compiled.fan_out(node)), compiled.runtime)
+    cache = compiled.caches.of(node)
+    if form is None or cache is None:
+        return form
+    cache.columns = form.call
+    return Form(cache.put_columns)
+
+
+@singledispatch
+def columns_of(node: n.Node, compiled: Compiled) -> Form | None:
+    """Compile a node to its columnar form, if it has one. Compilers are registered per node type."""
+    return None
+
+
+def row_of(node: n.Node, compiled: Compiled) -> Call:
+    """Return a node's function of one record. For a table, the returned function passes None as old value."""
+    return _as_stream(node, compiled.call(node))
+
+
+def _as_stream(node: n.Node, call: Call) -> Call:
+    """Adapt a table's function of changes to a function of records; it passes None as old value."""
+    if not node.table:
+        return call
+    return lambda key, value, timestamp, headers: call(key, value, None, timestamp, headers)
+
+
+def _only_child(node: n.Node, compiled: Compiled) -> Form | None:
+    children = compiled.followers(node)
+    if not children:
+        return Form(discard)
+    form = columns_of(children[0], compiled) if len(children) == 1 else None
+    return None if form is None else form._replace(call=_tapped_columns(children[0], compiled, form.call))
+
+
+def _tapped_columns(node: n.Node, compiled: Compiled, call: ColumnsCall) -> ColumnsCall:
+    """Wrap the columnar function of a node so that its records are sampled, if the node is tapped."""
+    runtime, point = compiled.runtime, compiled.runtime.taps.get(node.name)
+    if point is None:
+        return call
+
+    def tapped(columns: Columns) -> None:
+        with runtime.elsewhere():
+            _note(columns, point, runtime)
+        call(columns)
+
+    return tapped
+
+
+def _note(columns: Columns, point: TapPoint, runtime: Runtime) -> None:
+    (sample, note, skip), metadata = point, runtime.metadata
+    count = min(len(columns.timestamps), MAX_RECORDS)
+    skip(len(columns.timestamps) - count)
+    try:
+        call_per_row(columns.part(0, count), lambda *args: note(sample(args, metadata)), runtime)
+    except Exception:  # a serde cannot read data that only the tap needs to read
+        skip(count)

@@ -1,4 +1,6 @@
-"""Processing: runs the records that a task takes from its queues, and punctuates in between.
+"""Reading and processing: deserialises the records of a task, runs those that it takes from its queues, and punctuates in between.
+
+The records of a source are deserialised together or, if one of them fails, one at a time.
 
 A run of records is processed in one of three ways:
 
@@ -9,21 +11,27 @@ A run of records is processed in one of three ways:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from typing import Any
 
-from millstream.core.engine import columns
-from millstream.core.engine.compile import Call, Compiled, DueResults
+from millstream.core.engine.columns import deserialised
+from millstream.core.engine.compile import Call, Compiled, columnar_entries
+from millstream.core.engine.failures import Attempt, Failure
 from millstream.core.engine.recorder import Effects, replay
-from millstream.core.engine.records.queue import Chunk, PartitionGroup, QueueId, RecordQueue
+from millstream.core.engine.records.queue import Chunk, PartitionGroup, RecordQueue
+from millstream.core.engine.records.range_time import RangeTime
 from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.engine.threaded_nodes import Prefixes
-from millstream.core.model.errors import StoreError
+from millstream.core.model.errors import DeserializationError, MillstreamError, StoreError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Times
+from millstream.core.model.record import ConsumerRecord, Records, Times
+from millstream.core.model.serdes import Serde, read
+from millstream.core.model.timestamps import wall_clock
 from millstream.core.ports import Threads
+from millstream.core.state.keys import FOREVER
 from millstream.core.topology.analysis.ranges import needs_steps
 from millstream.core.topology.nodes import Source
 from millstream.core.topology.patterns import source_of
@@ -54,7 +62,7 @@ class Processing:
             compiled, group, lambda queue: self.source(queue.partition).name, self._advance
         )
         by_columns = self.threads is None and not compiled.clocks
-        self.columnar = columns.entries(sub, compiled) if by_columns else {}
+        self.columnar = columnar_entries(sub, compiled) if by_columns else {}
         self._collected: list[Piece] = []
         """Runs of one source that have been taken, to be processed together in columns."""
         self.processed = self.punctuated = 0
@@ -227,67 +235,100 @@ class Processing:
             yield row
 
 
-Order = tuple[int, QueueId]
-"""The order in which a task takes records: by the running maximum of the partition, then by the queue."""
-
-
-@dataclass(frozen=True)
-class RangeTime:
-    """Advances the time of a key range's task: it is the time of the whole partition, not of the task's own records. Owned by the task.
-
-    Before each record, the operators advance to the time of the partition at that record. With several inputs, they also advance to the
-    times of the other partitions, as far as an undivided task would have taken their records: those with smaller running maxima.
-
-    Some operators emit due results at the next record, even a record of another key range. If results are due, the task stops at the
-    first step with such a record.
+class Reading:
+    """Deserialises the records of a task. Owned by the task.
 
     Args:
-        source_of: Returns the name of the source that reads a queue.
-        advance: Advances the operators downstream of a queue.
+        columnar: Names of the sources whose records are processed in columns.
     """
 
-    compiled: Compiled
-    group: PartitionGroup
-    source_of: Callable[[RecordQueue], str]
-    advance: Callable[[RecordQueue, Times], None]
+    def __init__(self, sources: Iterable[Source], columnar: Collection[str], runtime: Runtime) -> None:
+        self._columnar, self._runtime = columnar, runtime
+        self._readers = {
+            source.name: [
+                partial(_checked if source.name in columnar else deserialised, serde)
+                for serde in (source.key, source.value)
+            ]
+            for source in sources
+        }
 
-    def move(self, queue: RecordQueue, time: int, *, inclusive: bool = False) -> None:
-        """Advance to the time before a record.
+    def chunk(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
+        """Deserialise records of a source for a queue. The error policies handle records that fail."""
+        to_keys, to_values = self._readers[source.name]
+        one_by_one = source.timestamp is not None or source.key.contextual or source.value.contextual
+        if not one_by_one and min(records.timestamps, default=0) >= 0:
+            with suppress(Exception):  # then deserialise one at a time, to find the bad records
+                keys, values = to_keys(records.keys), to_values(records.values)
+                return Chunk(records, None, keys, values, records.timestamps, records.headers)
+        return self._one_by_one(source, queue, records)
 
-        Args:
-            inclusive: True if all records of the queue with this running maximum precede the record.
-        """
-        end = (time, queue.id)
-        while (first := self._first_due(end, inclusive=inclusive)) is not None:
-            step, results = first
-            self._pass(step, inclusive=True)
-            results.emit()
-        self._pass(end, inclusive=inclusive)
+    def _one_by_one(self, source: Source, queue: RecordQueue, records: Records) -> Chunk:
+        """Deserialise records one at a time, because some may be bad or a timestamp extractor needs the partition time."""
+        columnar = source.name in self._columnar
+        raw_key, raw_value = (columnar and serde.verbatim is not None for serde in (source.key, source.value))
+        rows: list[int] = []
+        good = Chunk(records, rows, [], [], [], None if records.headers is None else [])
+        partition_time = queue.newest_timestamp()
+        for row in range(len(records)):
+            record = self._deserialized_one(source, queue.partition, records, row, partition_time)
+            if record is None:
+                continue
+            partition_time = max(partition_time, record.timestamp)
+            rows.append(row)
+            good.keys.append(records.keys[row] if raw_key else record.key)
+            good.values.append(records.values[row] if raw_value else record.value)
+            good.timestamps.append(record.timestamp)
+            if good.headers is not None:
+                good.headers.append(record.headers)
+        return good
 
-    def _first_due(self, end: Order, *, inclusive: bool) -> tuple[Order, DueResults] | None:
-        """Return the first step before the end at which results are due."""
-        first: tuple[Order, DueResults] | None = None
-        for results in self.compiled.due_results:
-            due = results.due()
-            for queue in self._queues_of(results):
-                time = queue.steps.first_complete(due)
-                if time is None:
-                    continue
-                step = (time, queue.id)
-                is_before = step < end or (inclusive and step == end)
-                if is_before and (first is None or step < first[0]):
-                    first = step, results
-        return first
+    def _deserialized_one(
+        self, source: Source, partition: TopicPartition, records: Records, row: int, partition_time: int
+    ) -> ConsumerRecord | None:
+        key, value, timestamp = records.keys[row], records.values[row], records.timestamps[row]
+        headers = records.headers[row] if records.headers is not None else ()
+        raw = (partition, records.offsets[row], key, value, timestamp, headers)
+        try:
+            record = ConsumerRecord(
+                *partition,
+                records.offsets[row],
+                timestamp,
+                read(source.key, key, partition.topic, "key", headers),
+                read(source.value, value, partition.topic, "value", headers),
+                headers,
+            )
+            if source.timestamp is None:
+                if timestamp < 0:
+                    raise DeserializationError(
+                        "the record has no timestamp; set timestamp=... of the source to extract one"
+                    )
+                return record
+            by_clock = source.timestamp is wall_clock
+            extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
+            if not isinstance(extracted, int) or extracted > FOREVER:
+                raise DeserializationError(
+                    f"the timestamp extractor returned {extracted!r} instead of an int of ms below 2**63"
+                )
+            record = record._replace(timestamp=extracted)
+        except Exception as error:
+            cause = MillstreamError(error.message) if isinstance(error, DeserializationError) else error
+            again = Attempt(self._deserialized_one, (source, partition, records, row, partition_time))
+            failure = Failure("deserialize", source.name, cause, raw)
+            retried: ConsumerRecord | None = self._runtime.handle_failure(failure, again)
+            return retried
+        if record.timestamp < 0:
+            self._runtime.drop("negative timestamp")
+            return None
+        return record
 
-    def _queues_of(self, results: DueResults) -> Iterable[RecordQueue]:
-        sources = self.compiled.sources_of(results.node)
-        return (queue for queue in self.group.queues.values() if self.source_of(queue) in sources)
 
-    def _pass(self, end: Order, *, inclusive: bool) -> None:
-        """Pass the steps of all queues before the end."""
-        time, queue_id = end
-        for queue in self.group.queues.values():
-            up_to = inclusive if queue.id == queue_id else queue.id < queue_id
-            times = queue.steps.pass_until(time, inclusive=up_to)
-            if times is not None:
-                self.advance(queue, times)
+def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
+    """Return keys or values in the form that a columnar source keeps: serialised if the serde is verbatim, else as objects.
+
+    Raises:
+        Exception: If the bytes of a key or value do not fit the serde.
+    """
+    if serde.verbatim is None:
+        return deserialised(serde, data)
+    serde.verbatim([item for item in data if item is not None] if not all(data) else data)  # type: ignore[arg-type]
+    return data

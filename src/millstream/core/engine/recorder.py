@@ -14,7 +14,7 @@ from typing import Any, cast
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.failures import Failure, raised_in
 from millstream.core.engine.policy import Fate
-from millstream.core.engine.runtime import Piece, PlacedRow, Row, Runtime
+from millstream.core.engine.runtime import Piece, Row, Runtime
 from millstream.core.model.errors import ProcessingError
 from millstream.core.taps.samples import TapPoint
 from millstream.core.topology.analysis.threads_and_caches import Border
@@ -82,13 +82,9 @@ class Recorder(Runtime):
 
         return watched
 
-    def rows(self, topic: str) -> list[Row]:
+    def rows(self, topic: str, *, placed: bool = False) -> list[Any]:
         """Return a list-like object that records the sends to a topic."""
-        return cast("list[Row]", _Outbox(self, self._task.rows, topic))
-
-    def placed(self, topic: str) -> list[PlacedRow]:
-        """Return a list-like object that records the sends to a topic with chosen partitions."""
-        return cast("list[PlacedRow]", _Outbox(self, self._task.placed, topic))
+        return cast("list[Any]", _Outbox(self, partial(self._task.rows, topic, placed=placed)))
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.do(self._task.drop, reason, count)
@@ -101,10 +97,9 @@ class Recorder(Runtime):
 class _Outbox:
     """Replaces the list of records for a topic."""
 
-    def __init__(self, recorder: Recorder, rows_of: Callable[[str], list[Any]], topic: str) -> None:
+    def __init__(self, recorder: Recorder, rows: Callable[[], list[Any]]) -> None:
         self._recorder = recorder
-        self._rows_of = rows_of
-        self._topic = topic
+        self._rows = rows
 
     def append(self, row: Row) -> None:
         self._recorder.do(self._send, [row])
@@ -113,7 +108,7 @@ class _Outbox:
         self._recorder.do(self._send, rows)
 
     def _send(self, rows: Sequence[Any]) -> None:
-        self._rows_of(self._topic).extend(rows)
+        self._rows().extend(rows)
 
 
 @compile_node.register

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from millstream.core.asynchronous.committable_offset import UnfinishedOffsets
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from millstream.core.engine.idle import IdleClock
 
 Row = tuple[bytes | None, bytes | None, int, Headers]
-PlacedRow = tuple[bytes | None, bytes | None, int, Headers, int]
-"""A serialised record with its chosen partition; -1 for the partition of the key."""
+"""A serialised record."""
 
 
 class RecordOverride(Protocol):
@@ -112,9 +112,9 @@ class Runtime:
         self.pieces: Sequence[Piece] = ()
         self._firsts: list[int] = []
         self._current_run, self._shift = range(0), 0
-        self._rows: dict[str, list[Row]] = {}
+        self._rows: dict[tuple[str, bool], list[Any]] = {}
+        """The records to send, by topic and whether their partitions are chosen."""
         self._blocks: dict[tuple[str, bool], list[Records]] = {}
-        self._placed: dict[str, list[PlacedRow]] = {}
 
     # The current record.
 
@@ -188,48 +188,43 @@ class Runtime:
 
     # Records to send.
 
-    def rows(self, topic: str) -> list[Row]:
-        """Return the list that collects the records for a topic. It is the same object for the task's lifetime."""
-        return self._rows.setdefault(topic, [])
+    def rows(self, topic: str, *, placed: bool = False) -> list[Any]:
+        """Return the list that collects the records for a topic. It is the same object for the task's lifetime.
+
+        Args:
+            placed: True for records with chosen partitions, which have the partition after the fields of a :data:`Row`; -1 for the
+                partition of the key.
+        """
+        return self._rows.setdefault((topic, placed), [])
 
     def send(self, topic: str, records: Records) -> None:
         """Send records, after all records collected for the topic so far."""
         if not len(records):
             return
         placed = records.partitions is not None
-        rows: list[Any] = self.placed(topic) if placed else self.rows(topic)
-        blocks = self._blocks.setdefault((topic, placed), [])
+        rows, blocks = self.rows(topic, placed=placed), self._blocks.setdefault((topic, placed), [])
         if rows:
-            blocks.append(_placed_columns(rows) if placed else _columns(rows))
+            blocks.append(_columns(rows))
             rows.clear()
         blocks.append(records)
 
-    def placed(self, topic: str) -> list[PlacedRow]:
-        """Return the list that collects the records for a topic with chosen partitions."""
-        return self._placed.setdefault(topic, [])
-
     def take_sends(self) -> tuple[tuple[str, Records], ...]:
-        """Return the collected records as columns, and clear them."""
-        sends = [
-            (topic, self._sealed((topic, False), _columns(rows) if rows else None))
-            for topic, rows in self._rows.items()
-            if rows or (topic, False) in self._blocks
-        ]
-        sends += [
-            (topic, self._sealed((topic, True), _placed_columns(placed) if placed else None))
-            for topic, placed in self._placed.items()
-            if placed or (topic, True) in self._blocks
-        ]
-        for collected in (*self._rows.values(), *self._placed.values()):
-            collected.clear()  # type: ignore[attr-defined]
+        """Return the collected records as columns, those without chosen partitions first, and clear them."""
+        sends = tuple(
+            (kind[0], self._sealed(kind, self._rows[kind]))
+            for kind in sorted(self._rows, key=itemgetter(1))
+            if self._rows[kind] or kind in self._blocks
+        )
+        for collected in self._rows.values():
+            collected.clear()
         self._blocks.clear()
-        return tuple(sends)
+        return sends
 
-    def _sealed(self, kind: tuple[str, bool], last: Records | None) -> Records:
-        if last is not None and kind not in self._blocks:
-            return last
+    def _sealed(self, kind: tuple[str, bool], rows: list[Any]) -> Records:
+        if kind not in self._blocks:
+            return _columns(rows)
         sealed = Records()
-        for block in (*self._blocks[kind], *([] if last is None else [last])):
+        for block in (*self._blocks[kind], *([_columns(rows)] if rows else [])):
             sealed.extend(block)
         return sealed
 
@@ -348,12 +343,7 @@ class Runtime:
         self.rows(topic).append(letter.row())
 
 
-def _columns(rows: list[Row]) -> Records:
-    keys, values, timestamps, headers = map(list, zip(*rows))
-    return Records(keys, values, timestamps, [], headers if any(headers) else None)
-
-
-def _placed_columns(rows: list[PlacedRow]) -> Records:
-    records = _columns([row[:4] for row in rows])
-    records.partitions = [row[4] for row in rows]
-    return records
+def _columns(rows: list[Any]) -> Records:
+    keys, values, timestamps, headers, *chosen = map(list, zip(*rows))
+    some_headers = headers if any(headers) else None
+    return Records(keys, values, timestamps, [], some_headers, chosen[0] if chosen else None)

@@ -20,11 +20,10 @@ from millstream.core.asynchronous.call import Settled, Ticket
 from millstream.core.asynchronous.operator_state import first_due
 from millstream.core.engine import asynchronous as asynchronous  # how the nodes run
 from millstream.core.engine import operators as operators
-from millstream.core.engine.batch import Reading
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.progress import TaskProgress
-from millstream.core.engine.record_processing import Processing
+from millstream.core.engine.record_processing import Processing, Reading
 from millstream.core.engine.records.dividing import append
 from millstream.core.engine.records.queue import PartitionGroup, QueueId, RecordQueue
 from millstream.core.engine.records.readiness import InputFacts, Readiness

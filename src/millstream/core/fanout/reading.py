@@ -10,7 +10,7 @@ from millstream.core.model.ids import TopicPartition
 
 
 class EpochReader(Protocol):
-    """Reads the epochs of the partitions that were ever split."""
+    """Reads the epochs of the partitions that were ever split. Picklable until it is read."""
 
     def histories(self) -> tuple[History, ...]:
         """Return all epochs that had begun before the call.
@@ -19,12 +19,6 @@ class EpochReader(Protocol):
             BrokerUnavailableError: If no broker answers in time.
         """
         ...
-
-
-class Epochs(Protocol):
-    """Opens the reader of the epochs. Picklable."""
-
-    def open(self) -> EpochReader: ...
 
 
 class EpochRead(NamedTuple):

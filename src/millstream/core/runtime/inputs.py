@@ -22,6 +22,19 @@ from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 
 
+@dataclass(frozen=True)
+class WaitSettings:
+    """How long tasks wait for empty inputs, and how much they buffer in the meantime.
+
+    Attributes:
+        idle_ms: How long a task waits for an empty input without lag; -1 does not wait.
+    """
+
+    idle_ms: int = 0
+    records: int = 50_000
+    size: int = 16_000_000
+
+
 class Input(NamedTuple):
     """An input of a task.
 

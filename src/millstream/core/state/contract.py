@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from millstream.core.ports import StoreChange
@@ -52,9 +53,10 @@ class Surroundings(Protocol):
         """Count a dropped record."""
 
 
+@dataclass(frozen=True)
 class Alone:
     """Surroundings of a store outside a task. Stream time does not advance, and dropped records are not counted."""
 
-    stream_time = -1
+    stream_time: int = -1
 
     def drop(self, reason: str) -> None: ...

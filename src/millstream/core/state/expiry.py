@@ -21,7 +21,7 @@ from typing import Any, Final
 from millstream.core.ports import ByteReader, StoreChange
 from millstream.core.state.contract import Drained, Memory, Surroundings
 from millstream.core.state.keys import pack_time
-from millstream.core.state.overlay import Overlay
+from millstream.core.state.keyvalue import Overlay
 
 REMOVED_PER_BATCH: Final = 1000
 """Number of expired entries that a micro-batch removes, in addition to one for each key that it has written."""

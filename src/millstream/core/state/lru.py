@@ -22,7 +22,7 @@ from typing import Any, Final
 from millstream.core.ports import ByteReader, ByteStores
 from millstream.core.state.contract import Drained, Memory
 from millstream.core.state.keys import pack_time
-from millstream.core.state.overlay import Overlay
+from millstream.core.state.keyvalue import Overlay
 
 EVICTED_PER_PUT: Final = 2
 """Maximum number of entries that one put evicts. More than one is evicted only while the store shrinks to a lowered capacity."""

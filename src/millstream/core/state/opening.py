@@ -9,10 +9,9 @@ from typing import Any
 from millstream.core.ports import ByteStores
 from millstream.core.state.contract import Alone, Store, Surroundings
 from millstream.core.state.expiry import ExpiringRows, index_name
-from millstream.core.state.keyvalue import KeyValueStore, PlainRows
+from millstream.core.state.keyvalue import KeyValueStore, Overlay, PlainRows
 from millstream.core.state.lru import LruRows
 from millstream.core.state.objects import Objects
-from millstream.core.state.overlay import Overlay
 from millstream.core.state.session import SessionStore
 from millstream.core.state.versioned import VersionedStore
 from millstream.core.state.window import WindowStore

@@ -22,7 +22,7 @@ from itertools import chain, groupby
 from typing import Any, TypeAlias
 
 from millstream.core.state.keys import FOREVER, entries_end, entry_prefix, pack_time, split, time_at
-from millstream.core.state.overlay import Overlay
+from millstream.core.state.keyvalue import Overlay
 from millstream.core.state.slices import Slices, scan, scan_key
 
 Found = Iterator[tuple[int, int, Any]]

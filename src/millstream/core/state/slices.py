@@ -25,7 +25,7 @@ from typing import Any
 from millstream.core.ports import ByteStores, StoreChange, slice_name
 from millstream.core.state.contract import Drained, Memory
 from millstream.core.state.keys import FOREVER
-from millstream.core.state.overlay import Overlay
+from millstream.core.state.keyvalue import Overlay
 from millstream.core.state.values import Values
 from millstream.core.topology.stores import SlicedSpec
 

@@ -22,8 +22,8 @@ from millstream.core.model.windowed import VersionedRecord
 from millstream.core.ports import ByteStores
 from millstream.core.state.contract import Drained, Memory, Surroundings
 from millstream.core.state.keys import FOREVER, checked_time, entries_end, entry_prefix, pack_time, time_at
+from millstream.core.state.keyvalue import Overlay
 from millstream.core.state.objects import Objects
-from millstream.core.state.overlay import Overlay
 from millstream.core.state.slices import Slices
 from millstream.core.state.values import Values
 from millstream.core.topology.stores import LATEST, VersionedSpec

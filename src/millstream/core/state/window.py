@@ -18,9 +18,9 @@ from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.ports import ByteStores
 from millstream.core.state.contract import Drained, Memory, Surroundings
 from millstream.core.state.keys import FOREVER, checked_time
+from millstream.core.state.keyvalue import Overlay
 from millstream.core.state.layouts import ByKey, ByTime, WindowLayout
 from millstream.core.state.objects import Objects
-from millstream.core.state.overlay import Overlay
 from millstream.core.state.slices import Slices
 from millstream.core.topology.stores import WindowSpec
 

@@ -24,6 +24,7 @@ from millstream.core.ports import Delivery, Publisher
 from millstream.core.runtime.task_report import CommittedBatch, TaskReport, offsets_of
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.control import ControlAddress
+from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.source_options import in_driver, in_executor, option_of
 
 log = logging.getLogger("millstream.sink")
@@ -81,7 +82,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the records of a Spark task in a transaction and commit it, unless the tasks have already sent them."""
-        with wire.crossing(), wire.paused_gc():
+        with crossing(), paused_gc():
             context = TaskContext.get()
             assert context is not None
             spec: SinkSpec = in_executor(self._option)
@@ -101,7 +102,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             return Written(rows.reports, repeated)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        with wire.crossing():
+        with crossing():
             written = [message for message in messages if isinstance(message, Written)]
             reports = [report for message in written for report in message.reports]
             repeated = any(message.repeated for message in written)

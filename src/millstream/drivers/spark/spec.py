@@ -1,4 +1,4 @@
-"""Specs: what the processes of a query need to know about an application."""
+"""Specs: what the processes of a query need to know about an application and, to read, about a micro-batch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pyspark.sql.datasource import InputPartition
+
 from millstream.core.engine.policy import ErrorPolicies
-from millstream.core.fanout.reading import Epochs
+from millstream.core.fanout.reading import EpochReader
 from millstream.core.model.ids import TaskId
 from millstream.core.model.positions import Offsets
-from millstream.core.ports import Fetcher, Sender, Threads, TopicReader
-from millstream.core.runtime.batch_plan import Initialization
-from millstream.core.runtime.bounds import RunEnd
-from millstream.core.runtime.wait_settings import WaitSettings
+from millstream.core.ports import Fetcher, OffsetRange, Sender, Threads, TopicReader
+from millstream.core.runtime.admission import RunEnd
+from millstream.core.runtime.batch_plan import Initialization, WallClock
+from millstream.core.runtime.inputs import WaitSettings
+from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.topology.evolution import Lineage, Remembered
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
@@ -119,7 +122,7 @@ class SourceSpec:
     trigger_interval_ms: int = 0
     checkpoint: str = ""
     run: str = ""
-    epochs: Epochs | None = None
+    epochs: EpochReader | None = None
     end: RunEnd = field(default_factory=RunEnd)
 
     def to_option(self) -> str:
@@ -136,3 +139,29 @@ class SourceSpec:
     def reading(option: str) -> SourceSpec:
         spec: SourceSpec = in_executor(option)
         return spec
+
+
+@dataclass
+class PlannedRead(InputPartition):
+    """The work of one Spark task of the source. The planner creates it, and an executor carries it out.
+
+    Attributes:
+        batch: The id of the micro-batch in chunk-row format.
+        back: Empty ranges: where partitions now begin whose topics were recreated or have become shorter.
+        ticks: Tasks that run without records.
+        initialization: What these tasks do in the first micro-batch of a run. None in others.
+        inputs: Tasks with their input facts.
+        global_ends: The offsets of the topics of global stores that the micro-batch sees. None without global stores.
+        times: Partition times at the beginning of the micro-batch, in ms since the epoch, where readers extract timestamps.
+    """
+
+    batch: str
+    clock: WallClock
+    ranges: list[OffsetRange] = field(default_factory=list)
+    back: list[OffsetRange] = field(default_factory=list)
+    ticks: list[str] = field(default_factory=list)
+    initialization: Initialization | None = None
+    inputs: list[tuple[str, TaskInput]] = field(default_factory=list)
+    global_ends: Offsets | None = None
+    times: Offsets = field(default_factory=dict)
+    taps: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ from millstream.core.model.positions import Offsets, positions_from_json, positi
 from millstream.core.ports import Fetcher, OffsetRange, TopicReader
 from millstream.core.runtime.admission import admit, packed, ranges
 from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.source_options import in_driver, in_executor, option_of
 
 FORMAT = "millstream_rows"
@@ -115,7 +116,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the first or last offsets, depending on ``offset_reset``."""
-        with wire.crossing():
+        with crossing():
             spec = self._spec
             at_end = spec.offset_reset == "latest"
             return positions_to_json(
@@ -123,11 +124,11 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        with wire.crossing():
+        with crossing():
             self._final = self._spec.broker.end_offsets(self._spec.partitions)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        with wire.crossing():
+        with crossing():
             ends = self._final or self._spec.broker.end_offsets(self._spec.partitions)
             planned = positions_to_json(admit(positions_from_json(start), ends, self._spec.max_records))
             if planned == start and self._final is None:
@@ -146,7 +147,7 @@ class KafkaRowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RowRead)
-        with wire.crossing(), wire.paused_gc():
+        with crossing(), paused_gc():
             fetcher: Fetcher = in_executor(self._option)
             for planned, fetched in fetcher.fetch_all(partition.ranges):
                 for records in fetched:

@@ -266,7 +266,7 @@ class Application:
 
     def _auto_workers(self, running: RunningApplication) -> AutoWorkers:
         run = running._run
-        session = run.session.opener(self.settings)()
+        session = run.session.session(self.settings)
         cores, tasks = lambda: session.sparkContext.defaultParallelism, lambda: len(run.reports.tasks)
 
         def apply(change: WorkersChange) -> None:
@@ -333,7 +333,7 @@ class Application:
     ) -> Continuity:
         """Return how another program continues the checkpoint of the running one. Raises an error if it cannot."""
         run = running._run
-        progress = progress_of(files_of(run.checkpoint, run.session.opener(self.settings)))
+        progress = progress_of(files_of(run.checkpoint, partial(run.session.session, self.settings)))
         now = continuity(
             program.plan, progress, program.renamed_stores, exactly_once=self.settings.exactly_once
         )

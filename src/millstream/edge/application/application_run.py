@@ -22,7 +22,7 @@ from millstream.core.ports import TopicFacts
 from millstream.core.runtime.lifecycle import ENDING, FINAL, Event, State
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.control import ControlServer
-from millstream.drivers.spark.driver.classes import keep_classes
+from millstream.drivers.spark.driver.launch import keep_classes
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.edge.application.auto_workers import AutoWorkers
 from millstream.edge.application.draining import Draining

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.core.ports import PartitionGrouper, TopicFacts
+from millstream.core.runtime.admission import RunEnd
 from millstream.core.runtime.auto_parallelism import most_workers
 from millstream.core.runtime.batch_plan import DividedState, Initialization
-from millstream.core.runtime.bounds import RunEnd
 from millstream.core.topology.analysis.ranges import is_automatic, workers_of
 from millstream.core.topology.describe import short_lines, started_text
 from millstream.core.topology.layout import Layout
@@ -178,7 +178,7 @@ class Launch:
         return self._started(source, session)
 
     def _session(self) -> SparkSession:
-        return self.run.session.opener(self.settings)()
+        return self.run.session.session(self.settings)
 
     def _continued(self) -> Continued:
         """Read the checkpoint, and fit the plan to it and to the existing topics."""
@@ -241,7 +241,9 @@ class Launch:
             return now.division.divide(session, location)
 
     def _files(self) -> Files:
-        return files_of(self.settings.checkpoint(self.run.id), self.run.session.opener(self.settings))
+        return files_of(
+            self.settings.checkpoint(self.run.id), partial(self.run.session.session, self.settings)
+        )
 
     def _manifests(self, progress: CheckpointProgress) -> list[bytes]:
         settings, session = self.settings, self._session()
@@ -304,7 +306,7 @@ class Launch:
             wanted,
             settings.on_changed_shuffle_partitions,
             run.checkpoint,
-            run.session.opener(settings),
+            partial(run.session.session, settings),
         )
         moves = (
             wanted is not None and settings.on_changed_shuffle_partitions != "keep" and not run.rescale_later

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from millstream.core.model.durations import since_epoch_ms
 from millstream.core.model.errors import MillstreamError, SettingsError
-from millstream.core.runtime.bounds import RunEnd
+from millstream.core.runtime.admission import RunEnd
 
 if TYPE_CHECKING:
     from millstream.edge.application.running_application import RunningApplication

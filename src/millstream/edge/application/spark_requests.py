@@ -13,10 +13,9 @@ from typing import Any, Protocol
 from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.queries.question import Answer, Question
-from millstream.core.runtime.intake import topics_in_front
 from millstream.core.runtime.lifecycle import Event
 from millstream.core.runtime.messages import PlanningOrders, PlanRequest
-from millstream.core.runtime.origins import committable, origins, topics_committed_later
+from millstream.core.runtime.origins import committable, origins, topics_committed_later, topics_in_front
 from millstream.core.runtime.pausing import resting
 from millstream.core.runtime.task_report import CommittedBatch
 from millstream.drivers.spark.executor.restore_progress import QUESTION as RESTORING

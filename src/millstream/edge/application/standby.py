@@ -62,7 +62,7 @@ class Standby:
             self.listeners.close()
             raise
         try:
-            self._session.opener(settings)()
+            self._session.session(settings)
         except BaseException:
             self.leave()
             raise
@@ -124,7 +124,7 @@ class Standby:
 
     def _warm_up(self) -> None:
         """Run the warm-ups; return early if this driver is elected. Checkpoints of other masters than local ones are on shared storage."""
-        session = self._session.opener(self._settings)()
+        session = self._session.session(self._settings)
         if not is_local(str(session.sparkContext.master)):
             return
         for _ in range(_WARM_UPS):

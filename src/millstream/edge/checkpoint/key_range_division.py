@@ -104,4 +104,4 @@ class KeyRangeDivision:
             return
         begin = None if progress.committed else BatchPlan.from_json(progress.planned).initialization
         needed = None if begin is None or begin.divided is None else begin.divided.name
-        remove_shares(directory, lambda name: name == needed)
+        remove_shares(directory, needed)

@@ -21,7 +21,7 @@ from millstream.core.model.positions import Offsets
 from millstream.core.queries.argument_checks import checked, key_of
 from millstream.core.queries.question import Answer, Question, answer_of, found_in
 from millstream.core.queries.text_questions import as_json_value, parsed
-from millstream.core.runtime.intake import topics_in_front
+from millstream.core.runtime.origins import topics_in_front
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.core.topology.stores import StoreSpec

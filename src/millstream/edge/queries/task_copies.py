@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millstream.core.engine.step_outcome import Snapshot
@@ -13,6 +12,7 @@ from millstream.core.model.errors import CopyMovedError
 from millstream.core.ports import ByteStores
 from millstream.core.queries.copy_reader import CopyReader
 from millstream.core.runtime.task_report import StateReport, TaskReport
+from millstream.core.state.contract import Alone
 from millstream.core.state.global_copy import progress_of
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
@@ -21,15 +21,6 @@ from millstream.drivers.spark.executor.copies import CopiesSpec, directory_of_gl
 from millstream.drivers.spark.executor.snapshots import snapshot_from_json
 from millstream.edge.queries.copy_readers import open_reader
 from millstream.edge.queries.store_hosts import StoreHosts
-
-
-@dataclass(frozen=True)
-class _Surroundings:
-    """The task, as seen by a store that is only read."""
-
-    stream_time: int
-
-    def drop(self, reason: str) -> None: ...
 
 
 class OpenGlobalStore(NamedTuple):
@@ -72,7 +63,7 @@ class TaskCopy:
                 raise CopyMovedError(
                     f"task {report.task} has not reported the slices of store {spec.name!r} yet"
                 )
-            surroundings = _Surroundings(report.stream_time_ms)
+            surroundings = Alone(report.stream_time_ms)
             store = self._stores[spec.name] = open_store(spec, self._view, surroundings, memory or {})
         return store
 
@@ -108,7 +99,7 @@ class TaskCopy:
             raise CopyMovedError(f"the copy of global store {spec.name!r} is being filled")
         snapshot = snapshot_from_json(progress.remembered or None) or Snapshot()
         memory = snapshot.stores.get(spec.name, {})
-        store = open_store(spec, view, _Surroundings(snapshot.stream_time_ms), memory)
+        store = open_store(spec, view, Alone(snapshot.stream_time_ms), memory)
         return OpenGlobalStore(store, progress.positions, progress.identity)
 
     def release(self) -> None:

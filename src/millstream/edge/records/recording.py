@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from millstream.core.model.errors import SettingsError, TopicNotFoundError
-from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import OffsetRange
 from millstream.core.topology.internal import is_internal
 from millstream.core.topology.topology import Topology
@@ -23,7 +22,8 @@ from millstream.edge.records.chosen_records import check_partitions, check_times
 from millstream.edge.records.topic_records import broker_of, fetcher_of
 from millstream.edge.settings.settings import Settings
 from millstream.testing.driver import TopologyTestDriver
-from millstream.testing.slice_file import SliceRecord, merged, read_slice
+from millstream.testing.kafka import ConsumedRecord
+from millstream.testing.slice_file import merged, read_slice, slice_line
 from millstream.testing.tables.markdown_tables import cell_of, written_table
 
 GROUP: Final = "millstream-record"
@@ -69,8 +69,8 @@ def record(
         try:
             with os.fdopen(number, "w", encoding="utf-8") as lines:
                 for row in islice(merged(found), limit):
-                    lines.write(row.line() + "\n")
-                    counts[row.topic_partition.topic] += 1
+                    lines.write(slice_line(row) + "\n")
+                    counts[row.topic] += 1
         except BaseException:
             file.unlink()  # a part would look like the whole slice
             raise
@@ -86,7 +86,7 @@ def replayed(file: Path, topology: Topology) -> Iterator[str]:
         SettingsError: If the slice cannot be read.
     """
     records = read_slice(file)
-    partitions = max((record.topic_partition.partition + 1 for record in records), default=1)
+    partitions = max((record.partition + 1 for record in records), default=1)
     with TopologyTestDriver(topology, application_id=_ID, partitions=partitions) as driver:
         driver.replay(file)
         yield f"{len(records):,} records replayed"
@@ -102,7 +102,7 @@ def replayed(file: Path, topology: Topology) -> Iterator[str]:
             yield from written_table(rows, ("time", "key", "value"))
 
 
-def _records(wanted: RecordedRange, settings: Settings) -> Iterator[SliceRecord]:
+def _records(wanted: RecordedRange, settings: Settings) -> Iterator[ConsumedRecord]:
     broker, fetcher = broker_of(settings, GROUP), fetcher_of(settings, GROUP)
     counts = broker.partition_counts(wanted.topics)
     if missing := [topic for topic in wanted.topics if topic not in counts]:
@@ -125,12 +125,11 @@ def _records(wanted: RecordedRange, settings: Settings) -> Iterator[SliceRecord]
             yield from _of_partition(fetcher, OffsetRange(topic, number, first, end), wanted.last)
 
 
-def _of_partition(fetcher: KafkaFetcher, planned: OffsetRange, last: int | None) -> Iterator[SliceRecord]:
+def _of_partition(fetcher: KafkaFetcher, planned: OffsetRange, last: int | None) -> Iterator[ConsumedRecord]:
     if planned.start >= planned.end:
         return
-    partition = TopicPartition(planned.topic, planned.partition)
-    found: deque[SliceRecord] = deque(maxlen=last)
+    found: deque[ConsumedRecord] = deque(maxlen=last)
     for some in fetcher.fetch(planned):
         rows = zip(some.offsets, some.timestamps, some.keys, some.values, some.headers or [()] * len(some))
-        found.extend(SliceRecord(partition, *row) for row in rows)
+        found.extend(ConsumedRecord(planned.topic, planned.partition, *row) for row in rows)
     yield from found

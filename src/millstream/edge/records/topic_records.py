@@ -20,6 +20,7 @@ from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import create_client
 from millstream.drivers.kafka.fetch import KafkaFetcher
 from millstream.drivers.kafka.overdue import Patience
+from millstream.drivers.kafka.produce import FailingProducer
 from millstream.edge.settings.settings import Settings
 
 T = TypeVar("T")
@@ -164,18 +165,13 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     If the iterable raises an exception, the records before it are sent first.
     """
     existing_topic(settings, topic)
-    failures: list[KafkaError] = []
-
-    def note(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failures.append(error)
-
     own = {"enable.idempotence": True, "partitioner": "murmur2_random"}
-    producer = create_client(Producer, {**settings.client("producer", _SENDER), **own})
+    failing = create_client(FailingProducer, {**settings.client("producer", _SENDER), **own})
+    producer = failing.producer
     count = 0
     try:
         for record in records:
-            _enqueue(producer, topic, record, note)
+            _enqueue(producer, topic, record)
             count += 1
     except KafkaException as error:  # such as a record that is too large
         producer.flush(_FLUSH_S)
@@ -187,8 +183,9 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
         producer.flush(_FLUSH_S)
         raise
     left = producer.flush(_FLUSH_S)
-    if failures or left:
-        why = str(failures[0]) if failures else f"{left} records are not acknowledged after {_FLUSH_S:.0f} s"
+    if failing.failures or left:
+        unknown = f"{left} records are not acknowledged after {_FLUSH_S:.0f} s"
+        why = str(failing.failures[0][0]) if failing.failures else unknown
         raise ProductionError(
             f"topic {topic!r}: {why}; some of the {count:,} records may be in the topic. Check that its brokers run, and that this user may "
             "write, then send those that are missing"
@@ -196,15 +193,13 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
     return count
 
 
-def _enqueue(
-    producer: Producer, topic: str, record: Raw, note: Callable[[KafkaError | None, Message], None]
-) -> None:
+def _enqueue(producer: Producer, topic: str, record: Raw) -> None:
     """Queue a record for sending; wait while the producer's queue is full."""
     key, value, timestamp = record
     sent_ms = 0 if timestamp is None else max(timestamp, 1)  # librdkafka reads 0 as "now"
     while True:
         try:
-            producer.produce(topic, key=key, value=value, timestamp=sent_ms, on_delivery=note)
+            producer.produce(topic, key=key, value=value, timestamp=sent_ms)
             break
         except BufferError:
             producer.poll(_POLL_S)

@@ -20,8 +20,8 @@ from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
 from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy
 from millstream.core.model.topics import checked_topic_config
 from millstream.core.ports import DEFAULT_MEMORY_BYTES
+from millstream.core.runtime.inputs import WaitSettings
 from millstream.core.runtime.thread_counts import check_threads
-from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.analysis.ranges import is_automatic
 from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -32,15 +32,10 @@ class ApplicationSession:
         self._log = log
         self.lacking: Sequence[str] = ()
 
-    def opener(self, settings: Settings) -> Callable[[], SparkSession]:
-        """Return a function that returns the session."""
-
-        def session() -> SparkSession:
-            if self.made is None:
-                self.made = self._make(settings)
-            return self.made
-
-        return session
+    def session(self, settings: Settings) -> SparkSession:
+        if self.made is None:
+            self.made = self._make(settings)
+        return self.made
 
     def _make(self, settings: Settings) -> SparkSession:
         own = SparkSession.getActiveSession() is None and SparkContext._active_spark_context is None

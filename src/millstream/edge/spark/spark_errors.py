@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlparse
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from millstream.core.model.errors import CheckpointError, MillstreamError, SparkRuntimeError
-from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import find_error
 from millstream.edge.checkpoint.checkpoint_health import ways_out
 from millstream.edge.checkpoint.disk_space import Usage, free_space
 
@@ -47,7 +47,7 @@ def explained(error: Exception, checkpoint: str) -> MillstreamError:
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:
     """Translate the text of a query's exception into an error of Millstream."""
-    ours = wire.find_error(text)
+    ours = find_error(text)
     if ours is not None:
         return ours
     message = _message(text)
@@ -75,7 +75,7 @@ def is_transient(text: str) -> bool:
     Spark has no common class or error condition for lost processes: some messages contain only the SQL state. Therefore every error
     counts that is neither Millstream's own nor about the checkpoint.
     """
-    return wire.find_error(text) is None and _trouble(_message(text)) is None
+    return find_error(text) is None and _trouble(_message(text)) is None
 
 
 def is_unanswered(error: BaseException) -> bool:

@@ -7,14 +7,14 @@ stores are skipped, because the application could not be queried for their conte
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from millstream.core.model.partitioning import partition_of
 from millstream.core.topology.stores import KeyValueSpec
 from millstream.testing.crash.app import App, Entry, Expected, Topics
 from millstream.testing.crash.broker_topics import TRANSACTIONS, commits_of, transaction_lines, went_back
-from millstream.testing.crash.crash_report import Kill, Report
+from millstream.testing.crash.crash_report import Report
 from millstream.testing.crash.journal import check_contents, check_journals, journals_of
 from millstream.testing.crash.processes import CrashTestError
 from millstream.testing.crash.setup import PARTITIONS, Setup, plan_of
@@ -25,36 +25,18 @@ from millstream.testing.kafka import ConsumedRecord, EmbeddedKafka, EmbeddedKafk
 _STATES_SHOWN = 6
 
 
-@dataclass(frozen=True)
-class Course:
-    """The course of a run.
+def outcome(
+    setup: Setup, kafka: EmbeddedKafka, topics: Topics, report: Report, contents: Mapping[Entry, Any] | None
+) -> Report:
+    """Compare the results of a run with its oracle and add the findings to the report of its course.
 
-    Attributes:
-        ends: The reasons why the application ended without being killed.
+    Args:
         contents: The contents of the stores; None if the application could not be queried.
-        unfinished: Why the run did not finish; empty if it did.
-        seconds: The duration of the run, in seconds.
-        changes: The number of splits and merges of the input topic, or of changes of the number of workers.
-    """
-
-    kills: tuple[Kill, ...]
-    restarts: int
-    ends: tuple[str, ...]
-    batches: int
-    contents: Mapping[Entry, Any] | None
-    unfinished: str
-    spoiled: bool
-    seconds: float
-    changes: int = 0
-
-
-def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) -> Report:
-    """Compare the results of a run with its oracle and return the report.
 
     Raises:
         CrashTestError: If the input topic of a finished run does not contain the workload, which is a bug of the harness.
     """
-    app, cut = setup.app, bool(course.unfinished)
+    app, cut = setup.app, bool(report.unfinished)
     logs = logs_of(kafka.bootstrap_servers, topics.input) if app.splits else [topics.input]
     given = [record for log in logs for record in kafka.consume(log, isolation="read_committed")]
     if app.splits:  # by the order in which they were sent, which each key must have in all epochs
@@ -66,18 +48,11 @@ def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) 
     history = kafka.consume(topics.history) if app.history is not None else []
     expected = app.oracle([*given, *history])
     results = kafka.consume(topics.output, isolation="read_committed")
-    wrong_states, examples = (0, ()) if course.contents is None else check_contents(expected, course.contents)
+    wrong_states, examples = (0, ()) if contents is None else check_contents(expected, contents)
     wrong_changelogs, more = _changelogs(setup, kafka, expected, cut=cut)
-    return Report(
-        app=app.name,
-        guarantee=setup.guarantee,
-        seed=setup.seed,
-        master=setup.master,
+    return replace(
+        report,
         records=len(given),
-        kills=course.kills,
-        restarts=course.restarts,
-        ends=course.ends,
-        batches=course.batches,
         outputs=len(results),
         aborted=len(kafka.consume(topics.output)) - len(results),
         findings=check_journals(*_journals(app, expected, results), merged=app.merged, cut=cut),
@@ -85,12 +60,8 @@ def outcome(setup: Setup, kafka: EmbeddedKafka, topics: Topics, course: Course) 
         wrong_changelogs=wrong_changelogs,
         went_back=sum(went_back(commits_of(kafka, app.name, log)) for log in logs),
         examples=examples + more,
-        seconds=course.seconds,
         misplaced=_misplaced(results) if expected.origins is not None else 0,
-        unfinished=course.unfinished,
-        spoiled=course.spoiled,
         evidence=_evidence(kafka) if cut else (),
-        changes=course.changes,
     )
 
 

@@ -9,7 +9,7 @@ spoiled, that is no coincidence, and the last one is the result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from millstream.testing.crash.app import Guarantee
@@ -68,11 +68,15 @@ class Report:
         guarantee: Its processing guarantee.
         seed: The seed.
         master: The Spark master.
-        records: The number of records in the input topic.
         kills: The faults, in order.
         restarts: Number of restarts of the application.
         ends: The reasons why the application ended without being killed. Includes the end after a killed JVM, but not a killed program.
         batches: The number of committed micro-batches.
+        seconds: The duration of the run, in seconds.
+        unfinished: Why the run did not finish. The results so far were then compared, without the stores.
+        spoiled: Whether the broker was the reason, because it lost a transaction or offsets.
+        changes: The number of splits and merges of the input topic, or of changes of the number of workers.
+        records: The number of records in the input topic.
         outputs: The number of records in the output topic, read with ``read_committed``.
         aborted: The number of its other records, from transactions that were not committed.
         findings: The findings of the journal checker.
@@ -81,11 +85,7 @@ class Report:
         went_back: The number of commits of the group with an offset below that of an earlier commit.
         misplaced: The number of results in a partition other than their key's.
         examples: Descriptions of the first few wrong entries.
-        seconds: The duration of the run, in seconds.
-        unfinished: Why the run did not finish. The results so far were then compared, without the stores.
-        spoiled: Whether the broker was the reason, because it lost a transaction or offsets.
         evidence: For an unfinished run: the last states of its transactions from the coordinator's log.
-        changes: The number of splits and merges of the input topic, or of changes of the number of workers.
         data: For an unfinished or wrong run: the directory with its logs and the broker's data.
     """
 
@@ -93,24 +93,24 @@ class Report:
     guarantee: Guarantee
     seed: int
     master: str
-    records: int
     kills: tuple[Kill, ...]
     restarts: int
     ends: tuple[str, ...]
     batches: int
-    outputs: int
-    aborted: int
-    findings: Findings
-    wrong_states: int
-    wrong_changelogs: int
-    went_back: int
-    examples: tuple[str, ...]
     seconds: float
-    misplaced: int = 0
     unfinished: str = ""
     spoiled: bool = False
-    evidence: tuple[str, ...] = ()
     changes: int = 0
+    records: int = 0
+    outputs: int = 0
+    aborted: int = 0
+    findings: Findings = field(default_factory=Findings)
+    wrong_states: int = 0
+    wrong_changelogs: int = 0
+    went_back: int = 0
+    misplaced: int = 0
+    examples: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     data: str = ""
 
     @property

@@ -24,7 +24,7 @@ from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.internal import commits_topic
 from millstream.drivers.spark.clock import host_clock
 from millstream.testing.crash.app import App, Entry, Guarantee, Job
-from millstream.testing.crash.comparison import Course, outcome
+from millstream.testing.crash.comparison import outcome
 from millstream.testing.crash.crash_report import Kill, Report
 from millstream.testing.crash.faults import Faults, FaultTargets
 from millstream.testing.crash.journal import journals_of
@@ -150,8 +150,7 @@ class _CrashRun:
 
     def __init__(self, setup: Setup, around: FaultTargets, home: Path) -> None:
         self._began = self._progress_at = time.monotonic()
-        self._setup = setup
-        self._id = setup.app.name
+        self._setup, self._id = setup, setup.app.name
         self._kafka = kafka = around.kafka
         self._state = around.state
         self._topics = create_topics(kafka, self._id, setup.app.output)
@@ -166,8 +165,7 @@ class _CrashRun:
         given, changes = self._topics.input, setup.app.changes
         self._watch = Watch(kafka, self._id, given, self._topics.output, splits=setup.app.splits)
         self._changes = Changes(changes, kafka.bootstrap_servers, given, self._state / self._id, setup.seed)
-        self._starts = 0
-        self._failures = 0
+        self._starts = self._failures = 0
         self.ends: list[str] = []  # the reasons why the application ended without being killed
         self._kills: list[Kill] = []
 
@@ -188,18 +186,21 @@ class _CrashRun:
         self._program.kill()
         if unfinished:
             self._revive_broker()
-        course = Course(
-            tuple(self._kills),
-            max(self._starts - 1, 0),
-            tuple(self.ends),
-            self._batches(),
-            contents,
-            unfinished,
-            spoiled,
-            round(time.monotonic() - self._began, 1),
-            self._changes.done,
+        report = Report(
+            app=self._id,
+            guarantee=self._setup.guarantee,
+            seed=self._setup.seed,
+            master=self._setup.master,
+            kills=tuple(self._kills),
+            restarts=max(self._starts - 1, 0),
+            ends=tuple(self.ends),
+            batches=self._batches(),
+            seconds=round(time.monotonic() - self._began, 1),
+            unfinished=unfinished,
+            spoiled=spoiled,
+            changes=self._changes.done,
         )
-        return outcome(self._setup, self._kafka, self._topics, course)
+        return outcome(self._setup, self._kafka, self._topics, report, contents)
 
     def close(self) -> None:
         self._program.kill()

@@ -99,12 +99,10 @@ class DriverTables(DriverFaults):
         """
         records = read_slice(file)
         for record in records:
-            exists = record.topic_partition.partition < self._topics.partitions_of(
-                record.topic_partition.topic
-            )
-            partition = record.topic_partition.partition if exists else None
+            exists = record.partition < self._topics.partitions_of(record.topic)
+            partition = record.partition if exists else None
             self.pipe(
-                record.topic_partition.topic,
+                record.topic,
                 record.key,
                 record.value,
                 record.timestamp,

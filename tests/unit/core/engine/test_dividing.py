@@ -21,7 +21,7 @@ from millstream.core.model.record import PartitionTimes, Records, Times, TimeSte
 from millstream.core.state.memory import MemoryStores
 from millstream.core.topology.analysis.ranges import in_ranges
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.executor.key_hashing import split_by_range
+from millstream.drivers.spark.wire import split_by_range
 
 KEYS = st.none() | st.binary(max_size=6)
 ROWS = st.lists(st.tuples(KEYS, st.integers(0, 50)), max_size=30)

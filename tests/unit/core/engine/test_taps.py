@@ -10,7 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.asynchronous.call import Done
-from millstream.core.engine import columns
+from millstream.core.engine import record_processing
 from millstream.core.engine.compile import Compiled
 from millstream.core.engine.step_outcome import Outcome
 from millstream.core.taps.samples import KEY_BYTES, MAX_BYTES, MAX_RECORDS, VALUE_BYTES, Sample, TapReport
@@ -119,7 +119,7 @@ def test_columns_are_sampled_as_records_are() -> None:
     assert list(host.task._processing.columnar) == ["read"]
     in_columns = host.run("in", *ROWS)
     assert values(in_columns) == values(Host(counted()).run("in", *ROWS))
-    with patch.object(columns, "entries", lambda sub, compiled: {}):
+    with patch.object(record_processing, "columnar_entries", lambda sub, compiled: {}):
         host = Host(counted(), taps=names)
     assert host.run("in", *ROWS).taps == in_columns.taps
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.core.engine.batch import Column
+from millstream.core.engine.columns import Column
 from millstream.core.engine.operators.windows.window_columns import WindowedKeys
 from millstream.core.model.errors import TopologyError
 

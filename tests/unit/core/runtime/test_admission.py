@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.core.ports import OffsetRange
-from millstream.core.runtime.admission import admit, packed, ranges
+from millstream.core.runtime.admission import admit, first_records, packed, ranges
+
+PARTITIONS = st.dictionaries(st.integers(0, 3), st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=4)
+TOPICS = st.dictionaries(st.sampled_from("ab"), PARTITIONS, max_size=2)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +95,21 @@ def test_what_can_be_cut_fills_up_the_readers_beside_what_cannot() -> None:
         [OffsetRange("calls", 1, 0, 20), OffsetRange("free", 0, 0, 30)],
         [OffsetRange("calls", 2, 0, 20), OffsetRange("free", 0, 30, 60)],
     ]
+
+
+@given(TOPICS, st.none() | st.integers(1, 60))
+def test_a_run_with_a_limit_reads_evenly_and_never_more(
+    topics: dict[str, dict[int, tuple[int, int]]], records: int | None
+) -> None:
+    positions = {topic: {p: begin for p, (begin, _) in of.items()} for topic, of in topics.items()}
+    ends = {topic: {p: end for p, (_, end) in of.items()} for topic, of in topics.items()}
+    planned = first_records(positions, ends, records)
+    available = {(t, p): max(0, ends[t][p] - positions[t][p]) for t in ends for p in ends[t]}
+    taken = {(t, p): planned[t][p] - positions[t][p] for t in ends for p in ends[t]}
+    assert all(0 <= taken[partition] <= available[partition] for partition in available)
+    wanted = sum(available.values()) if records is None else min(records, sum(available.values()))
+    assert sum(taken.values()) == wanted
+    cut = [taken[partition] for partition in available if taken[partition] < available[partition]]
+    assert not cut or max(taken.values()) - min(cut) <= 1, (
+        "only an exhausted partition may contribute fewer records"
+    )

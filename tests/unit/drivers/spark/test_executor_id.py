@@ -8,7 +8,7 @@ import pytest
 from pyspark import TaskContext
 
 from millstream.core.model.errors import ProcessingError
-from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import crossing, find_error
 from millstream.drivers.spark.executor_id import executor_in, this_executor, where_it_runs
 
 STANDALONE = "http://10.0.0.7:8081/logPage/?appId=app-20260101000000-0000&executorId=3&logType=stdout"
@@ -34,9 +34,9 @@ class TestErrors:
         monkeypatch.setenv("SPARK_EXECUTOR_ID", "7")
 
     def crossed(self) -> str:
-        with pytest.raises(Exception, match="millstream-error") as caught, wire.crossing():
+        with pytest.raises(Exception, match="millstream-error") as caught, crossing():
             raise ProcessingError("function f failed")
-        found = wire.find_error(str(caught.value))
+        found = find_error(str(caught.value))
         assert isinstance(found, ProcessingError)
         return found.message
 

@@ -12,9 +12,8 @@ from millstream.core.runtime.batch_plan import Initialization, WallClock
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.source import _read
-from millstream.drivers.spark.spec import SourceSpec, TopologySpec
+from millstream.drivers.spark.spec import PlannedRead, SourceSpec, TopologySpec
 from unit.drivers.topics import FakeTopic
 
 

@@ -1,13 +1,9 @@
-"""What crosses between processes: records, rows, errors, and the garbage collector's rest."""
+"""What crosses between processes: records and rows."""
 
 from __future__ import annotations
 
-import gc
-import traceback
-
 import pytest
 
-from millstream.core.model import errors
 from millstream.core.model.record import Records
 from millstream.drivers.spark import wire
 
@@ -42,98 +38,3 @@ def test_chunk_rows_have_one_schema_for_arrow_and_spark() -> None:
     row = (7, wire.RECORDS, "0_1", "t", 2, "lane", 10, 12, "5f3a:4", 99, 7, b"payload")
     batch = wire.arrow_rows([row, row])
     assert [tuple(r.values()) for r in batch.to_pylist()] == [row, row]
-
-
-def caught(error: Exception) -> str:
-    try:
-        with wire.crossing():
-            raise error
-    except Exception as crossed:
-        return f"java.lang.RuntimeException: Traceback ...\n{type(crossed).__name__}: {crossed}\n\tat org.apache.spark.Foo"
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        errors.ProcessingError,
-        errors.StoreError,
-        errors.TopicNotFoundError,
-        errors.SparkRuntimeError,
-        errors.MillstreamError,
-    ],
-)
-def test_an_error_is_found_again_behind_the_jvm(kind: type[errors.MillstreamError]) -> None:
-    found = wire.find_error(caught(kind('what "happened",\nwhere: äöü 💥')))
-    assert type(found) is kind
-    assert found.message == 'what "happened",\nwhere: äöü 💥'
-
-
-def test_an_error_brings_its_traceback_and_that_of_its_cause() -> None:
-    def recursive(depth: int) -> int:
-        return recursive(depth - 1) if depth else [][depth]
-
-    def failed(depth: int) -> str:
-        try:
-            recursive(depth)
-        except IndexError as error:
-            failure = errors.ProcessingError("why")
-            failure.__cause__ = error
-        found = wire.find_error(caught(failure))
-        assert found is not None
-        return "".join(traceback.format_exception(found))
-
-    text = failed(1)
-    assert text.count(", in recursive\n") == 2
-    assert "IndexError: list index out of range" in text
-    assert text.endswith("ProcessingError: why\n")
-
-
-def test_a_long_traceback_is_shortened_in_the_middle() -> None:
-    found = wire.find_error(caught(errors.ProcessingError(f"begin{'.' * 1_000_000}end")))
-    text = str(found and found.__cause__)
-    assert len(text) < 25_000
-    assert ("begin" in text, "end" in text, text.count("\n...\n")) == (True, True, 1)
-
-
-def test_the_text_of_a_crossing_error_can_be_read_by_people() -> None:
-    assert "the topic is gone" in caught(errors.TopicNotFoundError("the topic is gone"))
-
-
-def test_an_error_that_crosses_twice_is_found_as_it_was_first() -> None:
-    inner = caught(errors.StoreError("inner"))
-    found = wire.find_error(caught(errors.SparkRuntimeError(inner)))
-    assert found is not None
-    again = wire.find_error(found.message)
-    assert isinstance(again, errors.StoreError)
-
-
-def test_an_error_of_an_unknown_kind_is_one_of_this_package() -> None:
-    class HomeMadeError(errors.MillstreamError):
-        pass
-
-    found = wire.find_error(caught(HomeMadeError("mine")))
-    assert type(found) is errors.MillstreamError
-    assert found.message == "mine"
-
-
-def test_other_errors_pass_as_they_are() -> None:
-    with pytest.raises(KeyError), wire.crossing():
-        raise KeyError("x")
-    assert wire.find_error("java.lang.OutOfMemoryError") is None
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_is_as_it_was_afterwards(enabled: bool) -> None:
-    def failing_batch() -> None:
-        with wire.paused_gc():
-            assert not gc.isenabled()
-            raise KeyError
-
-    before = gc.isenabled()
-    try:
-        (gc.enable if enabled else gc.disable)()
-        with pytest.raises(KeyError):
-            failing_batch()
-        assert gc.isenabled() is enabled
-    finally:
-        (gc.enable if before else gc.disable)()

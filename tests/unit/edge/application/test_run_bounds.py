@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import SettingsError
-from millstream.core.runtime.bounds import RunEnd
+from millstream.core.runtime.admission import RunEnd
 from millstream.edge.application.run_bounds import Bound
 
 

@@ -50,8 +50,8 @@ class Session:
     def __init__(self, *arguments: Any) -> None:
         self.lacking: list[str] = []
 
-    def opener(self, settings: Any) -> Any:
-        return lambda: SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
+    def session(self, settings: Any) -> Any:
+        return SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
 
 
 @pytest.fixture

@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 
 from millstream.core.model.errors import SettingsError
-from millstream.core.model.ids import TopicPartition
 from millstream.edge.records import recording
 from millstream.edge.records.recording import RecordedRange
 from millstream.edge.settings.settings import Settings
-from millstream.testing.slice_file import SliceRecord
+from millstream.testing.kafka import ConsumedRecord
 
 SETTINGS = Settings(bootstrap_servers="nowhere:1")
-ROW = SliceRecord(TopicPartition("in", 0), 0, 5, b"k", b"v")
+ROW = ConsumedRecord("in", 0, 0, 5, b"k", b"v")
 
 
 def test_a_recording_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Any) -> Iterator[SliceRecord]:
+    def interrupted(_: Any) -> Iterator[ConsumedRecord]:
         yield ROW
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -36,7 +35,7 @@ def test_a_recording_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pyte
 def test_the_file_of_another_program_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "slice.jsonl"
 
-    def meanwhile(*_: Any) -> list[SliceRecord]:
+    def meanwhile(*_: Any) -> list[ConsumedRecord]:
         file.write_text("other")
         return [ROW]
 

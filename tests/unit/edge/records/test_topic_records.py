@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ class Sending:
         self.sent: list[tuple[Any, Any, int]] = []
         self.flushed = 0
 
-    def produce(self, topic: str, *, key: Any, value: Any, timestamp: int, on_delivery: Any) -> None:
+    def produce(self, topic: str, *, key: Any, value: Any, timestamp: int) -> None:
         if value == b"huge":
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         self.sent.append((key, value, timestamp))
@@ -78,7 +79,9 @@ class Sending:
 def sending(monkeypatch: pytest.MonkeyPatch) -> Sending:
     made = Sending()
     monkeypatch.setattr(topic_records, "existing_topic", lambda *_: None)
-    monkeypatch.setattr(topic_records, "create_client", lambda *_: made)
+    monkeypatch.setattr(
+        topic_records, "create_client", lambda *_: SimpleNamespace(producer=made, failures=[])
+    )
     return made
 
 

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from millstream.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
-from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import crossing
 from millstream.edge.spark.spark_errors import explained, is_transient, translated
 
 FULL = (
@@ -68,7 +68,7 @@ def test_what_is_no_damage_keeps_the_words_of_spark(text: str) -> None:
 
 
 def test_an_error_of_ours_is_found_again() -> None:
-    with pytest.raises(SparkRuntimeError) as crossed, wire.crossing():
+    with pytest.raises(SparkRuntimeError) as crossed, crossing():
         raise StoreError("the disk is full: No space left on device")
     error = translated(f"{FULL}\n{crossed.value}", "file:///here", rooms)
     assert type(error) is StoreError

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from millstream.core.engine.batch import Columns
-from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream, without_nulls
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.columns import Columns, Form, call_per_row, without_nulls
+from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node, form_downstream
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.record import Headers
 from millstream.core.model.serdes import Serde

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from millstream.core.engine.batch import Columns
-from millstream.core.engine.columns import Form, call_per_row, columns_of
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.columns import Columns, Form, call_per_row
+from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node
 from millstream.core.engine.runtime import Row
 from millstream.core.model.errors import ProductionError
 from millstream.core.model.partitioning import Partitions
@@ -24,10 +23,8 @@ def _compile_sink(node: n.Sink, compiled: Compiled) -> Call:
     if not isinstance(node.topic, str) or node.partitioner is not None or _in_context(node):
         return _choosing_sink(node, compiled)
     runtime, name, topic = compiled.runtime, node.name, node.topic
-    partitions = _partitions(node, topic, compiled)
-    if partitions is not None:
-        return _windowed_sink(node, partitions, compiled)
-    append, on_error = runtime.rows(topic).append, runtime.on_error
+    partitions, window_bytes = _partitions(node, topic, compiled), node.window_bytes
+    append, on_error = runtime.rows(topic, placed=partitions is not None).append, runtime.on_error
     key_bytes, value_bytes = node.key.serialize, node.value.serialize
     most = runtime.most_bytes_of(topic)
 
@@ -40,7 +37,11 @@ def _compile_sink(node: n.Sink, compiled: Compiled) -> Call:
             side = None
             if most:
                 _check_size(row, topic, most)
-            append(row)
+            append(
+                row
+                if partitions is None
+                else (*row, -1 if data is None else partitions[data[:-window_bytes]])
+            )
         except Exception as error:
             on_error("produce", name, error, target=topic, side=side)
 
@@ -99,33 +100,12 @@ def _sink_columns(node: n.Sink, compiled: Compiled) -> Form | None:
 
 
 def _partitions(node: n.Sink, topic: str, compiled: Compiled) -> Partitions | None:
-    """Return the choice of partitions for windowed keys. None for a topic with one partition, or keys without windows."""
+    """Return the choice of partitions for windowed keys: all windows of a key go to the partition of the key.
+
+    None for a topic with one partition, or keys without windows.
+    """
     count = compiled.runtime.partitions_of(topic) if node.window_bytes else 0
     return Partitions(count) if count > 1 else None
-
-
-def _windowed_sink(node: n.Sink, partitions: Partitions, compiled: Compiled) -> Call:
-    """Compile a sink that sends all windows of a key to the partition of the key."""
-    runtime, name, window_bytes = compiled.runtime, node.name, node.window_bytes
-    topic = str(node.topic)
-    append = runtime.placed(topic).append
-    key_bytes, value_bytes = node.key.serialize, node.value.serialize
-    most = runtime.most_bytes_of(topic)
-
-    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        side: Side | None = "key"
-        try:
-            data = None if key is None else key_bytes(key)
-            side = "value"
-            row = data, None if value is None else value_bytes(value), timestamp, headers
-            side = None
-            if most:
-                _check_size(row, topic, most)
-            append((*row, -1 if data is None else partitions[data[:-window_bytes]]))
-        except Exception as error:
-            runtime.on_error("produce", name, error, target=topic, side=side)
-
-    return sink
 
 
 def _chosen_partitions(choice: int | Iterable[int] | None, topic: str, count: int) -> tuple[int, ...]:
@@ -173,12 +153,12 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
             choose = partitions_in.get(topic)
             if choose is None or row[0] is None:
                 return runtime.rows(topic).append(row)
-            return runtime.placed(topic).append((*row, choose[row[0][:-window_bytes]]))
+            return runtime.rows(topic, placed=True).append((*row, choose[row[0][:-window_bytes]]))
         count = runtime.partitions_of(topic)
         chosen = _chosen_partitions(node.partitioner(topic, key, value, count), topic, count)
         if not chosen:
             return runtime.drop("no partition chosen")
-        return runtime.placed(topic).extend([(*row, partition) for partition in chosen])
+        return runtime.rows(topic, placed=True).extend([(*row, partition) for partition in chosen])
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         topic: str | None = None

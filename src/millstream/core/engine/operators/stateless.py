@@ -1,13 +1,24 @@
-"""Stateless operators: each input record yields any number of output records."""
+"""Stateless operators: each input record yields any number of output records.
+
+The columnar forms of nodes that call a user's function or compute an expression are created here, for other operators too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-from millstream.core.engine.batch import Columns, ColumnsCall
-from millstream.core.engine.columns import Form, columns_of, form_downstream, of_expression, of_function
-from millstream.core.engine.compile import Call, Compiled, compile_node, discard
+from millstream.core.engine.columns import Columns, ColumnsCall, Form, by_rows, call_per_row
+from millstream.core.engine.compile import (
+    Call,
+    Compiled,
+    columns_of,
+    compile_node,
+    discard,
+    form_downstream,
+    row_of,
+)
+from millstream.core.engine.failures import Attempt
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
@@ -249,3 +260,120 @@ def _compile_branch(node: n.Branch, compiled: Compiled) -> Call:
         return None
 
     return branch
+
+
+def of_function(
+    node: n.Node,
+    compiled: Compiled,
+    function: Callable[..., Any],
+    then: Callable[[ColumnsCall, Columns, list[Any]], None],
+    *,
+    with_key: bool = True,
+) -> Form | None:
+    """Create the columnar form of a node that calls a user's function for each record.
+
+    Args:
+        then: Forwards the records with their results to the nodes downstream.
+        with_key: True if the function takes key and value; False if it takes the value only.
+    """
+    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
+    if form is None:
+        return None
+    if form.calls_functions:
+        return by_rows(row, runtime) if compiled.is_stateless(node) else None
+    apply = applying(node, compiled, form, function, then)
+
+    def call(columns: Columns) -> None:
+        values = columns.values.objects()
+        apply(columns, *((columns.keys.objects(), values) if with_key else (values,)))
+
+    return Form(call, calls_functions=True)
+
+
+def applying(
+    node: n.Node,
+    compiled: Compiled,
+    form: Form,
+    function: Callable[..., Any],
+    then: Callable[[ColumnsCall, Columns, list[Any]], None],
+) -> Callable[..., None]:
+    """Return a function of a batch and its columns of arguments: it calls a user's function for each record and handles the records that fail.
+
+    Args:
+        form: The form of the nodes downstream; it calls no functions.
+        then: Forwards the records with their results to the nodes downstream.
+    """
+    child, row, runtime = form.call, row_of(node, compiled), compiled.runtime
+
+    def apply(columns: Columns, *arguments: list[Any]) -> None:
+        start, size = 0, len(columns.timestamps)
+        rest, call_each = zip(*arguments), _LOOPS[len(arguments)]
+        while True:
+            done: list[Any] = []
+            failed: Exception | None = None
+            try:
+                call_each(function, rest, done)
+            except Exception as error:
+                failed = error
+            end = start + len(done)
+            if done:
+                then(child, columns if len(done) == size else columns.part(start, end), done)
+            if failed is None:
+                return
+            runtime.locate(columns.positions[end])
+            runtime.on_error("process", node.name, failed, again=Attempt(row, _record(columns, end)))
+            start = end + 1
+
+    return apply
+
+
+def _call_with_one(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
+    for (first,) in rest:
+        done.append(function(first))
+
+
+def _call_with_two(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
+    for first, second in rest:
+        done.append(function(first, second))
+
+
+def _call_with_three(function: Callable[..., Any], rest: Iterable[Any], done: list[Any]) -> None:
+    for first, second, third in rest:
+        done.append(function(first, second, third))
+
+
+_LOOPS: Final = {1: _call_with_one, 2: _call_with_two, 3: _call_with_three}
+"""Loops over calls of a function, by its number of arguments. A call with ``*arguments`` takes longer, and ``map`` would take a
+StopIteration of the function for the end of the records. If a call fails, the results before it are in ``done``."""
+
+
+def _record(columns: Columns, number: int) -> tuple[Any, Any, int, Headers]:
+    headers = () if columns.headers is None else columns.headers[number]
+    return (
+        columns.keys.objects()[number],
+        columns.values.objects()[number],
+        columns.timestamps[number],
+        headers,
+    )
+
+
+def of_expression(
+    node: n.Node,
+    compiled: Compiled,
+    expression: Expression,
+    then: Callable[[ColumnsCall, Columns, list[Any]], None],
+) -> Form | None:
+    """Create the columnar form of a node that computes an expression of the value."""
+    form, row, runtime = form_downstream(node, compiled), row_of(node, compiled), compiled.runtime
+    if form is None:
+        return None
+    child = form.call
+
+    def call(columns: Columns) -> None:
+        try:
+            results = list(expression.over(columns.values.objects()))
+        except Exception:  # then process record by record, to find the bad ones
+            return call_per_row(columns, row, runtime)
+        return then(child, columns, results)
+
+    return Form(call, form.calls_functions)

@@ -6,19 +6,10 @@ from collections.abc import Callable
 from itertools import compress
 from typing import Any, Final
 
-from millstream.core.engine.batch import Columns, ColumnsCall
-from millstream.core.engine.columns import (
-    FEW,
-    Form,
-    applying,
-    call_per_row,
-    columns_of,
-    form_downstream,
-    row_of,
-    without_nulls,
-)
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.columns import FEW, Columns, ColumnsCall, Form, call_per_row, without_nulls
+from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node, form_downstream, row_of
 from millstream.core.engine.operators.lookups import lookup
+from millstream.core.engine.operators.stateless import applying
 from millstream.core.model.record import Headers
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology import join_nodes as j

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millstream.core.engine.batch import Columns, ColumnsCall
-from millstream.core.engine.columns import (
-    Form,
-    call_per_row,
-    columns_of,
-    form_downstream,
-    of_expression,
-    of_function,
-    row_of,
-)
-from millstream.core.engine.compile import Call, Compiled, compile_node
+from millstream.core.engine.columns import Columns, ColumnsCall, Form, call_per_row
+from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node, form_downstream, row_of
+from millstream.core.engine.operators.stateless import of_expression, of_function
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Change, Headers
 from millstream.core.state.keys import FOREVER

@@ -8,7 +8,7 @@ partition's time.
 The task of a range takes the records of its queues in the order of the running maximum. This is the order of an undivided task, which
 takes the smallest head: a record that is older than one before it is taken directly after that record.
 
-``millstream.drivers.spark.executor.key_hashing`` does the same for Arrow batches.
+``millstream.drivers.spark.wire`` does the same for Arrow batches.
 """
 
 from __future__ import annotations

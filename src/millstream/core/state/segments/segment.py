@@ -15,6 +15,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -24,10 +25,6 @@ from millstream.core.ports import StoreChange
 _FORMAT = 1
 _HEAD = struct.Struct("<IBI")
 _KEY = itemgetter(0)
-_DELETED = b"\xff" * 4
-"""The length of a value that is a deletion."""
-_DIGITS = tuple(map(str, range(1024)))
-"""Common sizes as text. Converting each one would take longer than to cut the pieces."""
 
 
 def encode(changes: Sequence[StoreChange]) -> bytes:
@@ -89,12 +86,10 @@ def layout(data: bytes, where: str) -> SegmentLayout:
 def decode(data: bytes, where: str) -> list[StoreChange]:
     """Decode a segment; ``where`` names it in errors."""
     key_sizes, value_sizes, start = layout(data, where)
-    keys, start = _cut(data, key_sizes, start)
-    # Four bytes 255, wherever they begin, have the last byte of a size among them, and only a negative size ends with 255.
-    if _DELETED not in value_sizes.tobytes():
-        return list(zip(keys, _cut(data, value_sizes, start)[0]))
-    values, _ = _cut(data, array("i", [max(size, 0) for size in value_sizes]), start)
-    return [(key, None if size < 0 else value) for key, size, value in zip(keys, value_sizes, values)]
+    sizes = chain(key_sizes, (max(size, 0) for size in value_sizes))
+    parts = [data[first:last] for first, last in pairwise(accumulate(sizes, initial=start))]
+    values = parts[len(key_sizes) :]
+    return [(key, None if size < 0 else value) for key, size, value in zip(parts, value_sizes, values)]
 
 
 def _sizes(encoded: bytes) -> array[int]:
@@ -103,21 +98,6 @@ def _sizes(encoded: bytes) -> array[int]:
     if sys.byteorder == "big":
         sizes.byteswap()
     return sizes
-
-
-def _cut(data: bytes, sizes: array[int], start: int) -> tuple[tuple[bytes, ...], int]:
-    """Split bytes into pieces of the given sizes; return them, and where they end.
-
-    One call to struct takes less time than separate slices. Often all sizes are the same, such as those of numbers.
-    """
-    if sizes.tobytes() == sizes[:1].tobytes() * len(sizes):
-        size = sizes[0] if sizes else 0
-        return struct.unpack_from(f"{size}s" * len(sizes), data, start), start + size * len(sizes)
-    try:
-        layout = "s".join(map(_DIGITS.__getitem__, sizes))
-    except IndexError:
-        layout = "s".join(map(str, sizes))
-    return struct.unpack_from(f"{layout}s", data, start), start + sum(sizes)
 
 
 def _little(sizes: array[int]) -> bytes:

@@ -115,7 +115,7 @@ class _Walk:
         self._known_borders = borders
         self._reached_borders: set[str] = set(borders)
         self.inside: set[str] = set()
-        self._children(source, ended=False)
+        self._children(source)
         self.borders = frozenset(self._reached_borders)
 
     @property
@@ -127,11 +127,12 @@ class _Walk:
         node = self._sub.nodes[name]
         return Border(name, node.parents) if name in self.borders else node
 
-    def _children(self, node: n.Node, *, ended: bool) -> bool:
+    def _children(self, node: n.Node) -> bool:
         """Visit the children of a node; return whether the prefix has ended for the nodes that follow in program order."""
         if isinstance(node, n.Branch):
-            ends = [self._visit(child, ended=ended) for child in self._sub.children(node.name)]
+            ends = [self._visit(child, ended=False) for child in self._sub.children(node.name)]
             return any(ends)
+        ended = False
         for child in self._sub.children(node.name):
             ended = self._visit(child, ended=ended)
         return ended
@@ -141,7 +142,7 @@ class _Walk:
             self._reached_borders.add(node.name)
             return True
         self.inside.add(node.name)
-        return self._children(node, ended=False)
+        return self._children(node)
 
 
 def cached_tables(sub: SubTopology) -> tuple[n.Materialised, ...]:

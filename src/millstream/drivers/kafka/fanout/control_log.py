@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
@@ -133,28 +134,20 @@ class ControlLog(ControlReader):
 
 @dataclass(frozen=True)
 class KafkaEpochs:
-    """The epochs of the topics that an application reads with fan-out. Implements ``Epochs``. Picklable."""
+    """The epochs of the topics that an application reads with fan-out. Implements ``EpochReader``. Picklable until it is read."""
 
     settings: ClientSettings = field(repr=False)
     topics: tuple[str, ...]
     timeout_s: float
 
-    def open(self) -> KafkaEpochReader:
-        return KafkaEpochReader(
-            [ControlReader(self.settings, topic, self.timeout_s) for topic in self.topics]
-        )
-
-
-class KafkaEpochReader:
-    """Follows the control topics. Implements ``EpochReader``."""
-
-    def __init__(self, topics: list[ControlReader]) -> None:
-        self._topics = topics
+    @cached_property
+    def _readers(self) -> list[ControlReader]:
+        return [ControlReader(self.settings, topic, self.timeout_s) for topic in self.topics]
 
     def histories(self) -> tuple[History, ...]:
-        for topic in self._topics:
-            topic.read_on()
-        return tuple(state.history for topic in self._topics for state in topic.ledger.states().values())
+        for reader in self._readers:
+            reader.read_on()
+        return tuple(state.history for reader in self._readers for state in reader.ledger.states().values())
 
 
 def connection(settings: ClientSettings) -> ClientSettings:

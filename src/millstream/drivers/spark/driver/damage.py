@@ -11,21 +11,25 @@ offset is noticed only after a micro-batch that should not have run. A start the
 
 The remains of a crash are not damage: an offset without its commit, the state of an incomplete micro-batch, temporary files.
 
-On a local disk, a start compares the bytes with Hadoop's checksum files, up to a limit. HDFS and object stores verify bytes
-themselves, so there a start checks only names and small files.
+On a local disk, a start compares the bytes with Hadoop's checksum files, up to a limit. Hadoop's local file system writes
+``.<name>.crc`` beside each file. It contains ``crc``, a zero byte, the length of a chunk, and the CRC-32 of each chunk. A file without a
+checksum file is accepted unverified, as in Hadoop. HDFS and object stores verify bytes themselves, so there a start checks only names and
+small files.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from millstream.core.model.errors import CheckpointError
-from millstream.drivers.spark.driver import checksums
 from millstream.drivers.spark.driver.checkpoint import Files, beginning_of, numbers, offset_of
 
 _METADATA: Final = "metadata"
@@ -35,6 +39,9 @@ _COMMIT_VERSIONS: Final = ("v1", "v2")
 _VERSION: Final = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|changelog)")
 _MOST_BYTES: Final = 16 << 20
 """Limit of the bytes that a start verifies with checksums. This takes about 20 ms."""
+_CHECKSUM_HEAD: Final = struct.Struct(">4si")
+_CHECKSUM_MAGIC: Final = b"crc\0"
+_SNAPSHOT_VERSION: Final = "v1"
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ def _altered_files(files: Files, paths: Sequence[str]) -> dict[str, str]:
     problems: dict[str, str] = {}
     for path in [path for path in files_of if path.endswith(".zip")]:
         try:
-            beside = checksums.files_of_snapshot(files_of[path])
+            beside = _files_of_snapshot(files_of[path])
         except ValueError as error:
             problems[path] = str(error)
             continue
@@ -113,7 +120,7 @@ def _altered_files(files: Files, paths: Sequence[str]) -> dict[str, str]:
     left = _MOST_BYTES
     for size, path, file in sorted((_size(file), path, file) for path, file in files_of.items()):
         left -= max(size, 0)
-        problem = "is missing" if size < 0 else checksums.problem(file) if left >= 0 else None
+        problem = "is missing" if size < 0 else _problem_of(file) if left >= 0 else None
         if problem is not None:
             problems.setdefault(path, problem)
     return problems
@@ -263,3 +270,46 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
+
+
+# Files on a local disk.
+
+
+def _problem_of(file: Path) -> str | None:
+    """Return the damage of a file, or None if the bytes match or there is no checksum."""
+    data, beside = file.read_bytes(), file.with_name(f".{file.name}.crc")
+    if not beside.exists():
+        return None
+    sums = beside.read_bytes()
+    if len(sums) < _CHECKSUM_HEAD.size:
+        return None
+    magic, chunk = _CHECKSUM_HEAD.unpack_from(sums)
+    if magic != _CHECKSUM_MAGIC:
+        return None
+    if chunk < 1:
+        return f"cannot be compared: its checksum file {beside.name} is damaged"
+    expected = sums[_CHECKSUM_HEAD.size :]
+    actual = b"".join(
+        zlib.crc32(data[start : start + chunk]).to_bytes(4, "big") for start in range(0, len(data), chunk)
+    )
+    return None if actual == expected else "is corrupt: its checksum does not match"
+
+
+def _files_of_snapshot(file: Path) -> dict[str, Path]:
+    """Return the shared files that a snapshot of the state needs, by their name in ``SSTs``.
+
+    Raises:
+        ValueError: If the snapshot cannot be read. The text contains the reason.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            broken = archive.testzip()
+            version, _, content = archive.read("metadata").decode().partition("\n")
+        names = [each["dfsSstFileName"] for each in json.loads(content)["sstFiles"]]
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"cannot be read as a snapshot: {error}") from None
+    if broken is not None:
+        raise ValueError(f"is corrupt: the checksum of {broken} in it does not match")
+    if version != _SNAPSHOT_VERSION:
+        raise ValueError(f"has version {version!r}, which a newer Spark has written")
+    return {name: file.parent / "SSTs" / name for name in names}

@@ -12,19 +12,21 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
 from millstream.core.model.errors import SparkRuntimeError
+from millstream.drivers.class_archive import ClassArchive
 from millstream.drivers.java import ADVICE, look_for_java, packaged_java
 from millstream.drivers.private import process_directory
-from millstream.drivers.spark.driver.classes import archive_options
 from millstream.drivers.spark.driver.worker_python import import_path, start_fork_server, worker_python
 
 LOOPBACK: Final = "127.0.0.1"
@@ -121,7 +123,7 @@ def _options_at_start() -> str:
     A killed JVM leaves temporary files, including 15 MB of native libraries. They are in the private directory of this process, which
     the next process removes when it starts.
     """
-    return f"{_temporary_files()} {archive_options()}".rstrip()
+    return f"{_temporary_files()} {_archive_options()}".rstrip()
 
 
 def _temporary_files() -> str:
@@ -186,3 +188,43 @@ def _expected_master() -> str:
         for text in texts
     )
     return next((match[1] for match in matches if match), os.environ.get("MASTER", "local[*]"))
+
+
+# The class archive of a JVM that this program starts.
+
+
+def _archive_options() -> str:
+    """Return the JVM options, in command-line form, that use the class archive or record the loaded classes for it."""
+    archive = _archive()
+    return "" if archive is None else shlex.join(archive.options(note=True))
+
+
+def keep_classes() -> None:
+    """Start to create an archive of the JVM's loaded classes, if the JVM has recorded them. Returns immediately.
+
+    No archive is created for a JVM whose class path contains more than Spark's jars: directories cannot be archived, and other jars may
+    change.
+    """
+    archive, context = _archive(), SparkContext._active_spark_context
+    if archive is None or not archive.is_recording or context is None:
+        return
+    with suppress(OSError, Py4JError):  # a JVM that has ended needs no archive
+        jvm: Any = context._jvm
+        class_path = str(jvm.java.lang.System.getProperty("java.class.path"))
+        if all(_is_archived(Path(entry)) for entry in class_path.split(os.pathsep)):
+            archive.make(class_path)
+
+
+def _is_archived(entry: Path) -> bool:
+    return entry.parent == _jars() or not entry.exists()
+
+
+@cache
+def _archive() -> ClassArchive | None:
+    java = look_for_java()[0]
+    return None if java is None else ClassArchive("spark", java, _jars())
+
+
+def _jars() -> Path:
+    """Return the directory of Spark's jars as it is in the class path: an archive does not fit another path, even to the same files."""
+    return Path(_find_spark_home(), "jars")

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,9 @@ from millstream.core.state.segments.log import Manifest, decode_manifest, encode
 from millstream.drivers.segment_columns import columns_of, merged, segment_of
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.stored import state_of
-from millstream.drivers.spark.executor.key_hashing import by_number, ranges_of
 from millstream.drivers.spark.executor.statelog import packed, unpacked
 from millstream.drivers.spark.share_files import MANIFEST, ShareWriter
+from millstream.drivers.spark.wire import by_number, ranges_of
 
 _THREADS: Final = 4
 
@@ -197,14 +197,14 @@ def _sync(directory: Path) -> None:
             os.close(handle)
 
 
-def remove_shares(directory: Path, needed: Callable[[str], bool]) -> None:
+def remove_shares(directory: Path, needed: str | None) -> None:
     """Delete the shares of earlier divisions.
 
     Args:
-        needed: Returns whether an incomplete micro-batch still needs the shares with a given name.
+        needed: Name of the shares that an incomplete micro-batch still needs.
     """
     if not directory.is_dir():
         return
     for path in directory.iterdir():
-        if not needed(path.name):
+        if path.name != needed:
             shutil.rmtree(path, ignore_errors=True)

@@ -29,12 +29,12 @@ from millstream.core.ports import OffsetRange
 from millstream.core.runtime.batch_plan import WallClock
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.clock import host_clock
+from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.driver.modules import send_modules
 from millstream.drivers.spark.driver.query import hosted
 from millstream.drivers.spark.executor.host_spec import HostSpec
-from millstream.drivers.spark.executor.map_stage import MapStage
-from millstream.drivers.spark.planned_reads import PlannedRead
-from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.source import MapStage
+from millstream.drivers.spark.spec import PlannedRead, TopologySpec
 
 RESULT_ROWS = StructType(
     [
@@ -85,7 +85,7 @@ class _Chunker:
     pickled: bytes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with wire.crossing(), wire.paused_gc():
+        with crossing(), paused_gc():
             topology: TopologySpec = cloudpickle.loads(self.pickled)
             times: dict[int, int] = {}
             for batch in batches:
@@ -111,19 +111,11 @@ def _chunk_rows(
         times[partition] = stage.time_ms
         return
     lane = "" if partition == topic_partition.partition else str(partition)
-    row = (
-        topology.groups[task],
-        wire.RECORDS,
-        str(task),
-        topic,
-        topic_partition.partition,
-        lane,
-        start,
-        end,
-        "",
-        *clock,
+    group, origin = topology.groups[task], (*topic_partition, lane, start, end)
+    payload = wire.encode(records)
+    yield wire.arrow_rows(
+        [wire.chunk_row(group, wire.RECORDS, task, payload, batch="", clock=clock, origin=origin)]
     )
-    yield wire.arrow_rows([(*row, wire.encode(records))])
 
 
 def _records(batch: pa.RecordBatch) -> Records:

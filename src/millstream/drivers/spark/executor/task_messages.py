@@ -25,8 +25,8 @@ def with_messages(
     for batch in rows:
         for row in batch.select(["group", "task", "batch", "now_ms", "ahead_ms"]).to_pylist():
             if row["task"] not in seen and (payload := message(TaskId.parse(row["task"]))):
-                address = (row["group"], kind, row["task"], "", 0, "", 0, 0)
-                cells = (*address, row["batch"], row["now_ms"], row["ahead_ms"], payload)
+                group, clock = row["group"], (row["now_ms"], row["ahead_ms"])
+                cells = wire.chunk_row(group, kind, row["task"], payload, batch=row["batch"], clock=clock)
                 yield wire.arrow_rows([cells])
             seen.add(row["task"])
         yield batch

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from millstream.core.fanout.epochs import Epoch, History
-from millstream.core.fanout.reading import EpochRead, EpochReader, limits, reading
+from millstream.core.fanout.reading import EpochRead, limits, reading
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat
 from millstream.core.runtime.messages import BufferedRecords
@@ -23,7 +23,6 @@ class FanOuts:
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
-        self._reader: EpochReader | None = None
         self._histories: tuple[History, ...] = ()
         self._reported: tuple[EpochRead, ...] = ()
         """The epochs that the application knows."""
@@ -37,11 +36,8 @@ class FanOuts:
         Raises:
             BrokerUnavailableError: If no broker answers in time.
         """
-        if self._spec.epochs is None:
-            return
-        if self._reader is None:
-            self._reader = self._spec.epochs.open()
-        self._histories = self._reader.histories()
+        if self._spec.epochs is not None:
+            self._histories = self._spec.epochs.histories()
 
     def readable(self, positions: Offsets, ends: Offsets, records: BufferedRecords) -> Offsets:
         """Return how far topics may be read, without the records of later epochs than the one that is being processed.

@@ -12,10 +12,9 @@ from millstream.core.model.positions import Offsets
 from millstream.core.ports import OffsetRange, TimeIndex
 from millstream.core.runtime.alignment import Pace, Situation, plan_alignment
 from millstream.core.runtime.batch_plan import BatchPlan
-from millstream.core.runtime.inputs import CoProcessed, Input, co_processed, informed, writers
+from millstream.core.runtime.inputs import CoProcessed, Input, WaitSettings, co_processed, informed, writers
 from millstream.core.runtime.messages import BufferedRecords
 from millstream.core.runtime.remaining_inputs import RemainingInputs, TaskInput, lets_tasks_continue
-from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.plan import Plan
 

@@ -17,11 +17,10 @@ from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested
 from millstream.core.ports import BatchId
+from millstream.core.runtime.admission import RunEnd, first_records
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization, WallClock
-from millstream.core.runtime.bounds import RunEnd, first_records
-from millstream.core.runtime.intake import topics_finished_later
 from millstream.core.runtime.messages import PlanningOrders, PlanRequest
-from millstream.core.runtime.origins import Begun, begun_after, topics_committed_later
+from millstream.core.runtime.origins import Begun, begun_after, topics_committed_later, topics_finished_later
 from millstream.core.runtime.partition_times import latest, topics_timed_by_readers
 from millstream.core.runtime.pausing import resting
 from millstream.core.runtime.remaining_inputs import RemainingInputs, lets_tasks_continue

@@ -6,13 +6,12 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import OffsetRange
 from millstream.core.runtime.admission import packed, ranges, returned
 from millstream.core.runtime.batch_plan import BatchPlan
-from millstream.core.runtime.intake import topics_read_whole
+from millstream.core.runtime.origins import topics_read_whole
 from millstream.core.topology.evolution import newly_gone
 from millstream.drivers.spark import wire
-from millstream.drivers.spark.planned_reads import PlannedRead
 from millstream.drivers.spark.planner.global_ends import global_ends
 from millstream.drivers.spark.planner.input_planner import TaskInputPlanner
-from millstream.drivers.spark.spec import SourceSpec
+from millstream.drivers.spark.spec import PlannedRead, SourceSpec
 
 
 class ReadPlanner:

@@ -8,7 +8,7 @@ import pyspark
 import pytest
 
 from millstream.drivers.private import make_private
-from millstream.drivers.spark.driver import classes
+from millstream.drivers.spark.driver import launch
 
 
 @pytest.fixture
@@ -17,18 +17,18 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = tmp_path / "java" / "bin" / "java"
     command.parent.mkdir(parents=True)
     (tmp_path / "java" / "release").write_text('JAVA_VERSION="17.0.15"\n')
-    monkeypatch.setattr(classes, "look_for_java", lambda: (str(command), ""))
+    monkeypatch.setattr(launch, "look_for_java", lambda: (str(command), ""))
     monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("MILLSTREAM_CLASS_ARCHIVES", raising=False)
 
 
 def options_under(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SPARK_HOME", str(home))
-    classes._archive.cache_clear()
+    launch._archive.cache_clear()
     try:
-        return classes.archive_options()
+        return launch._archive_options()
     finally:
-        classes._archive.cache_clear()
+        launch._archive.cache_clear()
 
 
 @pytest.mark.usefixtures("java")
@@ -38,7 +38,7 @@ def test_an_archive_is_used_only_for_the_path_it_was_made_for(
     installed, link = Path(pyspark.__file__).parent, tmp_path / "spark"
     link.symlink_to(installed)
     monkeypatch.setenv("SPARK_HOME", str(link))
-    made = classes.ClassArchive("spark", classes.look_for_java()[0] or "", link / "jars").file
+    made = launch.ClassArchive("spark", launch.look_for_java()[0] or "", link / "jars").file
     make_private(made.parent)
     made.write_text("an archive")
     assert f"-XX:SharedArchiveFile={made}" in options_under(link, monkeypatch)

@@ -14,9 +14,8 @@ from millstream.core.ports import OffsetRange
 from millstream.core.runtime.batch_plan import WallClock
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor.map_stage import MapStage
-from millstream.drivers.spark.planned_reads import PlannedRead
-from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.source import MapStage
+from millstream.drivers.spark.spec import PlannedRead, TopologySpec
 from unit.helpers import records
 
 

@@ -25,6 +25,7 @@ from millstream.core.topology.evolution import ComparedPart, Lineage, continued,
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import find_error
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
@@ -339,7 +340,7 @@ def test_an_error_crosses_with_its_place(spark: Spark) -> None:
     builder.stream("in").process(_Failing)
     with pytest.raises(SparkRuntimeError) as caught:
         spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 1), start=41)])
-    found = wire.find_error(str(caught.value))
+    found = find_error(str(caught.value))
     assert isinstance(found, ProcessingError)
     assert "at topic 'in', partition 0, offset 41" in found.message
 
@@ -359,7 +360,7 @@ def test_a_store_whose_serde_has_changed_is_refused(spark: Spark) -> None:
     builder.stream("in").group_by_key().reduce(max, store="counts")
     with pytest.raises(SparkRuntimeError) as caught:
         spark.batch(builder.build(), [row(wire.TICK)])
-    assert isinstance(wire.find_error(str(caught.value)), IncompatibleTopologyError)
+    assert isinstance(find_error(str(caught.value)), IncompatibleTopologyError)
 
 
 def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:

@@ -43,9 +43,6 @@ class Cluster:
             self.told.append(data)
         return self.orders
 
-    def open(self) -> Cluster:
-        return self
-
     def histories(self) -> tuple[History, ...]:
         return (self.history,)
 

@@ -10,10 +10,9 @@ from millstream.core.engine.records.readiness import InputFacts
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.ports import BatchId, OffsetRange, TimedOffset
 from millstream.core.runtime.batch_plan import BatchPlan
-from millstream.core.runtime.inputs import informed
+from millstream.core.runtime.inputs import WaitSettings, informed
 from millstream.core.runtime.messages import BufferedRecords
 from millstream.core.runtime.remaining_inputs import RemainingInputs, TaskInput, lets_tasks_continue
-from millstream.core.runtime.wait_settings import WaitSettings
 from millstream.core.topology.evolution import Remembered
 from millstream.core.topology.layout import Layout, lay_out
 from millstream.core.topology.plan import Plan

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, islice, repeat
 from typing import Any, Final, NamedTuple
 
-from millstream.core.engine.batch import Column, Columns, ColumnsCall
-from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream
-from millstream.core.engine.compile import Compiled
+from millstream.core.engine.columns import Column, Columns, ColumnsCall, Form, call_per_row
+from millstream.core.engine.compile import Compiled, columns_of, form_downstream
 from millstream.core.engine.operators.aggregations import needs_values
 from millstream.core.engine.operators.windows.session_windows import LATE, aggregation_of
 from millstream.core.engine.operators.windows.window_columns import KeysInWindows, drop_incomplete

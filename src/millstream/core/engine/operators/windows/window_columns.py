@@ -27,9 +27,8 @@ from itertools import accumulate, chain, compress, count, islice, repeat
 from operator import add, getitem, gt, itemgetter, not_
 from typing import Any, Final
 
-from millstream.core.engine.batch import Column, Columns, ColumnsCall
-from millstream.core.engine.columns import Form, call_per_row, columns_of, form_downstream, without_nulls
-from millstream.core.engine.compile import Compiled
+from millstream.core.engine.columns import Column, Columns, ColumnsCall, Form, call_per_row, without_nulls
+from millstream.core.engine.compile import Compiled, columns_of, form_downstream
 from millstream.core.engine.operators.aggregations import INCOMPLETE, Before, Entry, folding, needs_values
 from millstream.core.engine.operators.windows.time_windows import Shared
 from millstream.core.engine.operators.windows.window_operator import LATE, NO_KEY
@@ -37,7 +36,7 @@ from millstream.core.engine.runtime import Runtime
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed, window_end
-from millstream.core.state.overlay import Overlay
+from millstream.core.state.keyvalue import Overlay
 from millstream.core.topology import nodes as n
 from millstream.core.topology.folds import Fold
 from millstream.core.topology.nodes import Late

@@ -8,8 +8,7 @@ import pytest
 from millstream.core.model.partitioning import murmur2 as murmur2_of_one
 from millstream.core.model.partitioning import partition_of, range_of
 from millstream.core.model.record import Records
-from millstream.drivers.spark.executor.key_hashing import murmur2, ranges_of, split_by_partition
-from millstream.drivers.spark.wire import to_arrow
+from millstream.drivers.spark.wire import murmur2, ranges_of, split_by_partition, to_arrow
 
 KEYS = [
     b"",

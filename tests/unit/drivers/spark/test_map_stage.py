@@ -17,9 +17,8 @@ from millstream.core.runtime.task_report import TaskReport
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor.map_stage import MapStage
-from millstream.drivers.spark.planned_reads import PlannedRead
-from millstream.drivers.spark.spec import TopologySpec
+from millstream.drivers.spark.source import MapStage
+from millstream.drivers.spark.spec import PlannedRead, TopologySpec
 from millstream.drivers.threads import ThreadsOfTasks
 from unit.helpers import Meeting, records
 
