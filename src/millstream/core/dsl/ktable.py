@@ -245,11 +245,9 @@ class KTable(JoinableTable[K, V]):
             name: Name of the repartition and of the node that changes the key; None names the repartition after the
                 aggregation's store.
         """
-        graph = self._graph
+        graph, node_name = self._graph, self._graph.name("KTABLE-SELECT", name)
         serdes = key or graph.default_key, value or graph.default_value
-        node = graph.add(
-            nodes.GroupTable(graph.name("KTABLE-SELECT", name), (self._node,), selector, serdes[0])
-        )
+        node = graph.add(nodes.GroupTable(node_name, (self._node,), selector, serdes[0]))
         return KGroupedTable(Grouping(graph, node, serdes, name=name, rekeyed=True, changes=True))
 
     def _derived(self, node: nodes.Node, value: Serde[Any] | None, store: StoreLike | None) -> KTable[K, Any]:

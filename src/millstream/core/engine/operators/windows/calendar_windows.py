@@ -44,8 +44,7 @@ def _observing(node: CalendarAggregate, compiled: Compiled) -> Callable[[int], N
 def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalendarWindows | None) -> Add:
     runtime, name, store = compiled.runtime, node.name, compiled.runtime.stores[node.store.name]
     windows_of, child = node.windows.checked, compiled.children(node)
-    initializer, aggregator = node.initializer, node.aggregator
-    old_again = compiled.reads_old_again(node)
+    initializer, aggregator, old_again = node.initializer, node.aggregator, compiled.reads_old_again(node)
 
     def add(key: Any, value: Any, timestamp: int, headers: Headers, first_open: int) -> bool:
         try:
@@ -65,10 +64,8 @@ def _adding(node: CalendarAggregate, compiled: Compiled, open_ones: _OpenCalenda
             try:
                 entry = store.fetch(key, start)
                 if entry is not None:
-                    old, then = entry[0], max(entry[1], timestamp)
-                    new = aggregator(key, value, old)
-                    if old_again:
-                        old = store.fetch(key, start)[0]
+                    new, then = aggregator(key, value, entry[0]), max(entry[1], timestamp)
+                    old = store.fetch(key, start)[0] if old_again else entry[0]
                 else:
                     new = value if initializer is None else aggregator(key, value, initializer())
                 store.put(key, None if new is None else (new, then), start)

@@ -62,8 +62,7 @@ def _adding(node: SessionAggregate, compiled: Compiled, open_ones: _OpenSessions
                 runtime.drop(LATE)
                 return True
             new = aggregated(key, value, sessions)
-            if old_again:
-                sessions = list(find(stored_key, first, timestamp + gap))
+            sessions = list(find(stored_key, first, timestamp + gap)) if old_again else sessions
             write(stored_key, start, end, new)
             for old_start, old_end, _ in sessions:
                 if (old_start, old_end) != (start, end):
