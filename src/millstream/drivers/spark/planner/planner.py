@@ -31,9 +31,10 @@ from millstream.drivers.spark.clock import wall_clock
 from millstream.drivers.spark.planner.fan_outs import FanOuts
 from millstream.drivers.spark.planner.global_ends import GlobalEnds
 from millstream.drivers.spark.planner.input_planner import InputPlanner, Outlook
+from millstream.drivers.spark.planner.reads import ReadPlanner
 from millstream.drivers.spark.planner.repartitions import Repartitions
 from millstream.drivers.spark.planner.source_topics import InputTopics
-from millstream.drivers.spark.planner.start_offsets import first_offsets
+from millstream.drivers.spark.planner.start_offsets import first_offsets, updated
 from millstream.drivers.spark.spec import SourceSpec
 
 log = logging.getLogger("millstream.source")
@@ -53,9 +54,10 @@ class _Request(NamedTuple):
 class Planner:
     """Plans the micro-batches of one query. Owned by the reader in the Spark driver."""
 
-    def __init__(self, spec: SourceSpec) -> None:
+    def __init__(self, spec: SourceSpec, reads: ReadPlanner | None = None) -> None:
         plan = spec.topology.plan
         self._spec = spec
+        self._reads = reads or ReadPlanner(spec)
         self._topics = InputTopics(spec)
         self._final: Offsets | None = None
         """The end of a run to the end. None in other runs."""
@@ -111,7 +113,9 @@ class Planner:
         return start if planned is None else planned.to_json()
 
     def _next(self, start: BatchPlan) -> BatchPlan | None:
-        request, begun = self._ask_for_orders(start), self._begun
+        unread = self._reads.unread(start.id)
+        start = start.at(updated(start.positions, unread))
+        request, begun = self._ask_for_orders(start, left_out=bool(unread)), self._begun
         try:
             return self._complete_plan(start, request)
         except BrokerUnavailableError as error:
@@ -140,7 +144,7 @@ class Planner:
             taps=request.orders.taps,
         )
 
-    def _ask_for_orders(self, start: BatchPlan) -> _Request:
+    def _ask_for_orders(self, start: BatchPlan, *, left_out: bool) -> _Request:
         clock = wall_clock(self._spec.clock)
         if not self._begun:
             self._check_continues(start)
@@ -151,6 +155,7 @@ class Planner:
             clock.now_ms,
             self._throttle.take_held_back_ms(),
             start.origins if self._begun else None,
+            left_out,
         )
         orders: PlanningOrders = self._spec.control.ask("plan", question) or PlanningOrders()
         self._throttle.advance(orders.rates, int(time.monotonic() * 1000))
