@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from millstream.core.engine.asynchronous.backpressure import MIN_IN_FLIGHT
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested
 from millstream.core.ports import BatchId
@@ -122,6 +122,11 @@ class Planner:
             # A broker was lost after the request for the ends. The next request waits for it.
             log.warning("planning again: %s", error)
             self._begun, self._must_wait = begun, self._final is not None or not begun
+            return None
+        except TopicNotFoundError:  # it was deleted after the request for the ends
+            if not self._topics.continue_without_missing(bounded=self._final is not None):
+                raise
+            self._begun, self._must_wait = begun, False
             return None
 
     def _complete_plan(self, start: BatchPlan, request: _Request) -> BatchPlan | None:

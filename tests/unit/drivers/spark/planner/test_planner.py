@@ -462,6 +462,18 @@ class Cluster(Broker):
         return {topic: TopicFacts(self.ids[topic], 1) for topic in topics if topic in self.ids}
 
 
+class Vanishing(Cluster):
+    """One of its topics is deleted between two requests."""
+
+    vanishing = ""
+
+    def begin_offsets(self, counts: Any) -> Any:
+        self.ids.pop(self.vanishing, None)
+        if not self.ids.keys() >= counts.keys():
+            raise TopicNotFoundError("gone")
+        return super().begin_offsets(counts)
+
+
 class TestTopicsOfAPattern:
     def planner(
         self, cluster: Cluster, orders: Application, *, calls: bool = False, **lineage: Any
@@ -490,6 +502,13 @@ class TestTopicsOfAPattern:
         assert planner.next(start) is start
         without = self.planner(Cluster(a="1"), orders)
         assert without.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 10}}
+
+    def test_may_be_deleted_while_a_micro_batch_is_planned(self, orders: Application) -> None:
+        first = self.planner(Cluster(a="1"), orders).first()
+        cluster = Vanishing(a="1", b="2")
+        planner = self.planner(cluster, orders, appeared=frozenset("b"))
+        cluster.vanishing = "b"
+        assert planner.next(first) is first
 
     def test_are_new_topics_when_they_are_made_again(self, orders: Application) -> None:
         start = begun(self.planner(Cluster(a="1", b="2"), orders))
