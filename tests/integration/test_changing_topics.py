@@ -142,6 +142,34 @@ class TestATopicThatIsMadeAgain:
         assert counted(apps, sink) == list(range(1, 10))
 
 
+class TestAnInterruptedMicroBatch:
+    """It was planned before the topics changed, and the next start repeats it."""
+
+    def test_counts_records_of_a_topic_that_was_made_again_once(self, apps: Apps) -> None:
+        source, sink = apps.topic("in", 1), apps.topic("out", 1)
+        apps.kafka.produce(source, [("a", "x")] * 3)
+        apps.run(key_count(source, sink))
+        interrupt(apps)
+        apps.kafka.delete_topic(source)
+        apps.kafka.create_topic(source, 1)
+        apps.kafka.produce(source, [("a", "y")] * 5)
+        apps.run(key_count(source, sink), on_recreated_topic="restart_from_beginning")
+        assert counted(apps, sink) == [1, 2, 3, *range(1, 6)], "the first attempt, and the new topic"
+
+    def test_loses_no_records_of_a_topic_that_the_repetition_does_not_read(self, apps: Apps) -> None:
+        left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
+        both, builder = meeting(left, right, sink), ms.StreamsBuilder()
+        only_left = builder.stream(left).group_by_key().count(store="both")
+        only_left.to_stream().to(sink, value=ms.serdes.int64)
+        apps.kafka.produce(right, [("a", "x")] * 3)
+        apps.run(both)
+        interrupt(apps)
+        apps.run(builder.build())
+        assert planned(apps)["topics"][right] == {"0": 0}
+        apps.run(both)
+        assert counted(apps, sink) == [1, 2, 3] * 2, "the first attempt, and the records that were left out"
+
+
 def test_a_topic_that_is_shorter_than_what_was_read(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("a", "x")] * 3)
@@ -169,6 +197,16 @@ def planned(apps: Apps) -> Mapping[str, Any]:
 
 def counted(apps: Apps, sink: str) -> list[int]:
     return values_by_key(apps.kafka.consume(sink), ms.serdes.int64).get("a", [])
+
+
+def interrupt(apps: Apps) -> None:
+    """Make the last micro-batch, which has read records, an interrupted one."""
+    checkpoint = apps.home / apps.id / "checkpoint"
+    found = progress_of(LocalFiles(checkpoint))
+    assert found is not None
+    assert found.planned["topics"] != found.previous["topics"]
+    for name in (f"{found.batch}", f".{found.batch}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
 
 
 def forget_topic_ids(apps: Apps) -> None:

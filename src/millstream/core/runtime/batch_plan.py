@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from millstream.core.model.positions import Offsets, positions_from_json, positions_to_json
@@ -130,6 +130,10 @@ class BatchPlan:
     @property
     def positions(self) -> Offsets:
         return self.topology.positions
+
+    def at(self, positions: Offsets) -> BatchPlan:
+        """Return a copy that ends at other positions."""
+        return replace(self, topology=replace(self.topology, positions=positions))
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {

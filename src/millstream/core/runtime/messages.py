@@ -20,6 +20,7 @@ class PlanRequest:
         now_ms: The wall clock, ms since the epoch.
         throttled_ms: How long, since the last request, throttled topics have had more records than their rates allow.
         origins: Start positions of the micro-batches that may have unfinished records; None if unknown.
+        left_out: Whether the last micro-batch was repeated without some of its records. Only the next one stores that they are unread.
     """
 
     positions: Offsets
@@ -27,6 +28,7 @@ class PlanRequest:
     now_ms: int
     throttled_ms: int = 0
     origins: tuple[Begun, ...] | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True)

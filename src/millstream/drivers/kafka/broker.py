@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import sleep
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
@@ -18,7 +25,8 @@ from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundEr
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import TimedOffset, TopicFacts
-from millstream.drivers.kafka.clients import NOT_READY, ClientSettings, translated, warm
+from millstream.drivers.kafka.clients import NOT_READY, ClientSettings, is_unavailable, translated, warm
+from millstream.drivers.kafka.log_offsets import found, requested
 from millstream.drivers.kafka.overdue import Patience
 
 Answer = TypeVar("Answer")
@@ -117,15 +125,33 @@ class Broker:
             BrokerUnavailableError: If no broker answers in time, or the partitions do not appear.
         """
         new = NewTopic(topic, partitions, replication_factor, config=dict(config))
-        admin = self.admin()
-        future = admin.create_topics([new], operation_timeout=self.timeout_s)[topic]
+
+        def created() -> bool:
+            admin = self.admin()
+            future = admin.create_topics([new], operation_timeout=self.timeout_s)[topic]
+            return self._has_changed(future, KafkaError.TOPIC_ALREADY_EXISTS)
+
         try:
-            self.ask(f"creating topic {topic!r}", lambda: future.result(self.timeout_s))
+            is_new = self.ask(f"creating topic {topic!r}", created)
         except Exception:
             if topic not in self.partition_counts([topic]):
                 raise
             return
-        self._await_partitions(topic, partitions)
+        self._await_partitions(topic, partitions if is_new else 1)
+
+    def _has_changed(self, future: Future[Any], already: int) -> bool:
+        """Wait for a change of a topic.
+
+        Returns:
+            False if the broker answers that another process, or an attempt whose answer was lost, has made it already.
+        """
+        try:
+            future.result(self.timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != already:
+                raise
+            return False
+        return True
 
     def ensure_topic(
         self, topic: str, partitions: int, config: Mapping[str, str], replication_factor: int = -1
@@ -139,10 +165,13 @@ class Broker:
         if not existing:
             self.create_topic(topic, partitions, config, replication_factor)
         elif existing < partitions:
-            more = [NewPartitions(topic, partitions)]
-            admin = self.admin()
-            future = admin.create_partitions(more, operation_timeout=self.timeout_s)[topic]
-            self.ask(f"adding partitions to topic {topic!r}", lambda: future.result(self.timeout_s))
+
+            def added() -> bool:
+                admin, more = self.admin(), [NewPartitions(topic, partitions)]
+                future = admin.create_partitions(more, operation_timeout=self.timeout_s)[topic]
+                return self._has_changed(future, KafkaError.INVALID_PARTITIONS)
+
+            self.ask(f"adding partitions to topic {topic!r}", added)
             self._await_partitions(topic, partitions)
         return max(existing, partitions)
 
@@ -168,10 +197,13 @@ class Broker:
         Raises:
             BrokerUnavailableError: If no broker answers, or the topic still exists after the timeout.
         """
-        admin = self.admin()
-        future = admin.delete_topics([topic], operation_timeout=self.timeout_s)[topic]
+
+        def deleted() -> None:
+            admin = self.admin()
+            admin.delete_topics([topic], operation_timeout=self.timeout_s)[topic].result(self.timeout_s)
+
         with suppress(TopicNotFoundError):
-            self.ask(f"deleting topic {topic!r}", lambda: future.result(self.timeout_s), NOT_READY)
+            self.ask(f"deleting topic {topic!r}", deleted, NOT_READY)
         self._await_count(
             topic,
             lambda count: count == 0,
@@ -180,10 +212,20 @@ class Broker:
         )
 
     def groups(self) -> list[str]:
-        admin = self.admin()
-        listing = admin.list_consumer_groups(request_timeout=self.timeout_s)
-        groups = self.ask("listing groups", lambda: listing.result(self.timeout_s))
-        return [group.group_id for group in groups.valid]
+        """Return the ids of all groups.
+
+        Raises:
+            MillstreamError: If a broker cannot list its groups. Without them, the topics of their applications would have no owner.
+        """
+
+        def listed() -> list[str]:
+            admin = self.admin()
+            groups = admin.list_consumer_groups(request_timeout=self.timeout_s).result(self.timeout_s)
+            for error in groups.errors or ():
+                raise KafkaException(error)
+            return [group.group_id for group in groups.valid]
+
+        return self.ask("listing groups", listed)
 
     def offsets_at(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
         spec = OffsetSpec.for_timestamp(timestamp_ms)
@@ -203,18 +245,17 @@ class Broker:
             return {}
         asked = {ClientPartition(*partition): spec for partition, spec in wanted.items()}
         doing = f"looking up offsets by timestamp for {', '.join(sorted({partition.topic for partition in wanted}))}"
-        answers = self.ask(doing, lambda: self._answers(asked, read_committed=self.read_committed))
+        answers = self.ask(
+            doing,
+            lambda: found(self._answers(asked, read_committed=self.read_committed), may_be_missing=True),
+        )
         return {
             TopicPartition(partition.topic, partition.partition): TimedOffset(answer.offset, answer.timestamp)
             for partition, answer in answers.items()
-            if answer.offset >= 0
         }
 
     def _answers(self, wanted: dict[ClientPartition, OffsetSpec], *, read_committed: bool) -> dict[Any, Any]:
-        isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-        admin = self.admin()
-        futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._attempt_s)
-        return {partition: future.result() for partition, future in futures.items()}
+        return requested(self.admin(), wanted, self._attempt_s, read_committed=read_committed)
 
     def begin_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         return self._offsets(partitions, OffsetSpec.earliest(), read_committed=self.read_committed)
@@ -303,16 +344,10 @@ class Broker:
     def _list_offsets(
         self, wanted: dict[ClientPartition, OffsetSpec], read_committed: bool, may_be_missing: bool
     ) -> Offsets:
+        answers = self._answers(wanted, read_committed=read_committed)
         offsets: Offsets = {}
-        for partition, answer in self._answers(wanted, read_committed=read_committed).items():
-            offset = answer.offset
-            if offset < 0 and may_be_missing:
-                continue
-            # librdkafka returns this value, without an error, if it loses the broker after the request. Another may lead by now.
-            if offset < 0:
-                missing = f"no offset for {partition.topic}-{partition.partition}"
-                raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, missing))
-            offsets.setdefault(partition.topic, {})[partition.partition] = offset
+        for partition, answer in found(answers, may_be_missing=may_be_missing).items():
+            offsets.setdefault(partition.topic, {})[partition.partition] = answer.offset
         return offsets
 
     def admin(self) -> AdminClient:
@@ -326,13 +361,18 @@ class Broker:
         return warm(Consumer, {**self.settings, **settings})
 
     def ask(self, doing: str, question: Callable[[], Answer], again: Collection[int] = _ASK_AGAIN) -> Answer:
-        """Send a request. Retry while the broker is not ready.
+        """Send a request. Retry while the broker is not ready, and after an attempt that failed at once because of a connection.
+
+        Args:
+            question: Sends the request and waits for the answer. A future that was created outside would fail again with the same error.
+            again: The errors after which to retry.
 
         Raises:
             MillstreamError: The client's error, translated for users.
         """
         patience = Patience(self.timeout_s)
         while True:
+            began_s = monotonic()
             try:
                 return question()
             except TimeoutError as late:
@@ -341,7 +381,10 @@ class Broker:
                 raise translated(timed_out, doing, self.servers) from late
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in again or patience.is_over():
+                # A lost connection fails at once, without waiting for another one.
+                is_quick = monotonic() - began_s < self._attempt_s
+                may_help = cause.code() in again or (is_quick and is_unavailable(cause))
+                if patience.is_over() or not may_help:
                     raise translated(error, doing, self.servers) from error
                 sleep(_RETRY_S)
                 # Refresh the metadata. Otherwise, librdkafka keeps using outdated leaders and epochs for minutes.

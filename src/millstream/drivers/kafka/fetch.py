@@ -15,7 +15,6 @@ from confluent_kafka import TopicPartition as ClientPartition
 from millstream.core.model.errors import (
     BrokerUnavailableError,
     MillstreamError,
-    TopicNotFoundError,
     lost_offsets,
     shorter_topic,
 )
@@ -44,6 +43,7 @@ _SAMPLE_RECORDS = 20
 """The number is small, because records may be large and all records of a sample are in memory together."""
 _SAMPLE_S = 2.0
 _GONE = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
+_HANDLED = {KafkaError._PARTITION_EOF} | _GONE
 
 # A cached consumer with a new assignment must not wait for the answer to its previous fetch. Planned records already exist, so
 # the broker need not wait for more (fetch.wait.max.ms, fetch.queue.backoff.ms). Only the plan determines where reading begins
@@ -92,6 +92,8 @@ class KafkaFetcher:
 
         Raises:
             OffsetsLostError: If the broker has deleted the beginning of the range, or the partition now ends before it.
+            TopicNotFoundError: If there is no such topic or partition.
+            BrokerUnavailableError: If no broker answers in time.
         """
         consumer = self._consumer()
         try:
@@ -150,23 +152,27 @@ class KafkaFetcher:
         return {**_PRESET, **self.settings, **_FIXED, "group.id": self.group, "isolation.level": isolation}
 
     def _range(self, consumer: Consumer, planned: OffsetRange) -> Iterator[Records]:
-        position, patience, checked = planned.start, Patience(self.patience_s), False
+        position, patience, check_at_s = planned.start, Patience(self.patience_s), _QUIET_S
         waiting: list[Any] = []
         while position < planned.end:
             messages: list[Any] = consumer.consume(min(_CHUNK_RECORDS, planned.end - position), _POLL_S)
             if not messages:
                 self._check_patience(planned, position, patience)
-                if not checked and patience.waited_s > _QUIET_S:
-                    checked, position = True, self._past_end(planned, position)
+                if patience.waited_s > check_at_s:
+                    check_at_s = patience.waited_s + _QUIET_S
+                    position = self._past_end(planned, position)
                 continue
-            patience.restart()
             events = [message for message in messages if message.error() is not None]
-            if any(event.error().code() in _GONE for event in events):
-                position = self._past_lost(consumer, planned, position)
-                continue
+            gone = any(event.error().code() in _GONE for event in events)
+            if len(events) < len(messages) or not gone:
+                patience.restart()
+                check_at_s = _QUIET_S
             good, reached = self._sorted_out(messages, events, planned, position)
             position = max(position, reached)
             waiting += good
+            if gone and position < planned.end:
+                self._check_patience(planned, position, patience)
+                position = self._past_lost(consumer, planned, position)
             yield from chain.from_iterable(
                 map(_columns, _take_complete_chunks(waiting, planned.start, position))
             )
@@ -182,34 +188,60 @@ class KafkaFetcher:
             ends = [e.offset() for e in events if e.error().code() == KafkaError._PARTITION_EOF]
             reached = max([position, *ends, *(message.offset() + 1 for message in messages[-1:])])
             for event in events:
-                code = event.error()
-                if code.code() != KafkaError._PARTITION_EOF and not is_unavailable(code):
+                error = event.error()
+                if error.code() not in _HANDLED and not is_unavailable(error):
                     raise translated(
-                        KafkaException(code), f"reading {planned.topic}-{planned.partition}", self._servers()
+                        KafkaException(error), f"reading {planned.topic}-{planned.partition}", self._servers()
                     )
         if messages and (messages[0].offset() < position or messages[-1].offset() >= planned.end):
             messages = [message for message in messages if position <= message.offset() < planned.end]
         return messages, reached
 
     def _past_lost(self, consumer: Consumer, planned: OffsetRange, position: int) -> int:
-        """Return the position after records that the broker has deleted, or raise."""
-        broker = Broker(self.settings, self.group)
-        first = broker.begin_offsets({planned.topic: planned.partition + 1})[planned.topic][planned.partition]
-        if not self.skip_lost or first <= position:
-            raise lost_offsets(planned.topic, planned.partition, position, first)
-        log.warning("skipping offsets %d to %d of %s-%d, which the broker has deleted",
-                    position, min(first, planned.end), planned.topic, planned.partition)  # fmt: skip
-        consumer.assign([ClientPartition(planned.topic, planned.partition, first)])
-        return min(first, planned.end)
+        """Return the position to continue from after the broker has refused a position, or raise."""
+        try:
+            reached = self._past_deleted(planned, position)
+            if reached == position:  # it is not before the first offset
+                reached = self._past_end(planned, position, wanted=position)
+        except BrokerUnavailableError:
+            reached = position  # the caller waits for the broker
+        if reached < planned.end:  # the client reads no more after this error
+            consumer.assign([ClientPartition(planned.topic, planned.partition, reached)])
+        return reached
 
-    def _past_end(self, planned: OffsetRange, position: int) -> int:
-        """Return the position to continue from if the partition now ends before the range, or raise."""
+    def _past_deleted(self, planned: OffsetRange, position: int) -> int:
+        """Return the position after records that the broker has deleted, or raise."""
+        topic, partition = planned.topic, planned.partition
+        first = Broker(self.settings, self.group).begin_offsets({topic: partition + 1})[topic][partition]
+        if first <= position:
+            return position
+        if not self.skip_lost:
+            raise lost_offsets(topic, partition, position, first)
+        reached = min(first, planned.end)
+        log.warning(
+            "skipping offsets %d to %d of %s-%d, which the broker has deleted",
+            position,
+            reached,
+            topic,
+            partition,
+        )
+        return reached
+
+    def _past_end(self, planned: OffsetRange, position: int, wanted: int | None = None) -> int:
+        """Return the position to continue from if the partition now ends before an offset, or raise.
+
+        Args:
+            wanted: The offset. None means the end of the range.
+
+        Raises:
+            TopicNotFoundError: If there is no such topic or partition.
+        """
         topic, partition = planned.topic, planned.partition
         try:
             end = Broker(self.settings, self.group).log_end_offsets({topic: partition + 1})[topic][partition]
-        except (BrokerUnavailableError, TopicNotFoundError):
+        except BrokerUnavailableError:
             return position  # the caller waits for the broker
-        if end >= planned.end:
+        if end >= (planned.end if wanted is None else wanted):
             return position
         if not self.skip_lost:
             raise shorter_topic(topic, partition, end, planned.end)

@@ -91,7 +91,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _planner(self) -> Planner:
-        planner = Planner(self._spec)
+        planner = Planner(self._spec, self._reads)
         if threading.current_thread() is threading.main_thread():
             # The application handles Ctrl-C and stops between micro-batches.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

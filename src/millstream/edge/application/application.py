@@ -252,6 +252,10 @@ class Application:
     def _keep_up(self, running: RunningApplication, environment: Environment) -> None:
         """Start to handle changes while the application runs: failures, edits, numbers of workers, topic metadata."""
         run = running._run
+        refresher = MetadataRefresher(
+            run, environment, lambda existing: self._program.matching(self.settings, existing), self.settings
+        )
+        run.query.topics_changed = refresher.changed_under_query
         run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
         running._edit = partial(self._edit, running, environment)
         if run.rescale_later:
@@ -259,9 +263,6 @@ class Application:
         running._set_workers = partial(self._set_workers, running, environment)
         if is_automatic(self.settings.parallelism):
             run.auto_workers = self._auto_workers(running)
-        refresher = MetadataRefresher(
-            run, environment, lambda existing: self._program.matching(self.settings, existing), self.settings
-        )
         run.metadata_refresher = PeriodicTask(refresher.refresh, self.settings.metadata_max_age_ms / 1000)
 
     def _auto_workers(self, running: RunningApplication) -> AutoWorkers:

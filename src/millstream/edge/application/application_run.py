@@ -170,6 +170,7 @@ class ApplicationRun:
         while not self.query.first_batch.wait(_POLL_S):
             if not self.query.current.isActive and self.await_termination(0):
                 return
+        self.flow_control.forget_unread()
         if self.state.on(Event.FIRST_BATCH_COMMITTED):
             keep_classes()
             self.progress.event("running", f"running after {self.progress.seconds:.1f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 from millstream.core.model.errors import CoPartitioningError, MillstreamError, TopologyError
@@ -12,6 +13,8 @@ from millstream.edge.application.launching import Environment
 from millstream.edge.checkpoint.continuity import warn_of_uneven
 from millstream.edge.planning.plans import pattern_changes
 from millstream.edge.settings.settings import Settings
+
+log = logging.getLogger("millstream.application")
 
 
 class MetadataRefresher:
@@ -59,6 +62,16 @@ class MetadataRefresher:
             reason = f"the number of partitions has changed: {', '.join(grown)}"
             self._continue_with(matching, self._broker.partition_counts(), reason)
         return None
+
+    def changed_under_query(self) -> bool:
+        """Return whether topics were recreated, or topics of a pattern deleted, since the query started. A new query handles both."""
+        plan, before = self._run.continues
+        try:
+            now = self._broker.topic_facts(before)
+        except MillstreamError as error:
+            log.warning("the topics could not be checked for changes: %s", error)
+            return False
+        return bool(changes(before, now).recreated or (plan.plan.chosen_topics & before.keys()) - now.keys())
 
     def _continue_with(self, plan: Plan, existing: Mapping[str, int], reason: str) -> None:
         """Restart the query with changed topics or partitions, if they fit together."""

@@ -11,7 +11,13 @@ from contextlib import contextmanager, suppress
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
-from millstream.core.model.errors import BrokerUnavailableError, ControlError, MillstreamError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    ControlError,
+    MillstreamError,
+    OffsetsLostError,
+    TopicNotFoundError,
+)
 from millstream.core.runtime.lifecycle import ENDING, INITIAL, PROCESSING, Event, State, state_after
 from millstream.edge.spark.spark_errors import is_transient
 
@@ -53,6 +59,7 @@ class ReplaceableQuery:
         first_batch: Set once the query has committed a micro-batch.
         newest_batch: The number of the newest committed micro-batch; -1 before the first.
         repeated: Whether an earlier attempt at that micro-batch has sent results, which may differ from the committed state.
+        topics_changed: Returns whether topics were deleted or recreated that a new query leaves out or reads from their beginning.
         launch: Starts a new query; None if the query is never replaced, because the run has an end.
         abandoned: Whether the application was stopped before the query could be replaced. The error of the query no longer matters.
     """
@@ -78,6 +85,8 @@ class ReplaceableQuery:
         self.newest_batch = -1
         self.repeated = False
         self.abandoned = False
+        self.topics_changed: Callable[[], bool] = lambda: False
+        self._judged: tuple[StreamingQuery | None, bool] = (None, False)
         self._failures = (0, -1)  # consecutive failures, and the committed micro-batch before them
 
     def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
@@ -103,14 +112,24 @@ class ReplaceableQuery:
     def recoverable_error(self) -> Exception | None:
         """Return why the query ended, if a new query can continue; otherwise None.
 
-        A new query can continue if Spark has lost a process or a connection. It repeats the interrupted micro-batch, unless that
-        micro-batch has failed several times in a row.
+        A new query can continue if Spark has lost a process or a connection, or if topics have changed in a way that a start handles. It
+        repeats the interrupted micro-batch, unless that micro-batch has failed several times in a row.
         """
         query = self.current
         if self.launch is None or query is None or query.isActive or self._state.now in ENDING:
             return None
         error = query.exception()
-        return error if self._failures_in_a_row() < _MAX_RESTARTS and is_transient(str(error)) else None
+        if error is None or self._failures_in_a_row() >= _MAX_RESTARTS:
+            return None
+        return error if is_transient(str(error)) or self._met_changed_topics(query, error) else None
+
+    def _met_changed_topics(self, query: StreamingQuery, error: Exception) -> bool:
+        """Return whether a query has failed because topics were deleted or recreated. Asks the broker once for each query."""
+        if not isinstance(self._explain(error), TopicNotFoundError | OffsetsLostError):
+            return False
+        if self._judged[0] is not query:
+            self._judged = (query, self.topics_changed())
+        return self._judged[1]
 
     def recover(self) -> None:
         """Restart the query if it has ended with a recoverable error."""

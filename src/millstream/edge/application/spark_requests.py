@@ -99,7 +99,8 @@ class SparkRequests:
             self._check_drained(data)
         elif self._workers_must_change(data):
             run.query.hold.set()
-        hold = run.query.hold.is_set()
+        # Stopping before the next micro-batch would lose the records that the last one left out. Without a broker, none can be planned.
+        hold = run.query.hold.is_set() and (not data.left_out or data.ends is None)
         # Spark plans between micro-batches, so none is running; after this answer, none will start.
         if hold:
             run.query.between_batches.set()

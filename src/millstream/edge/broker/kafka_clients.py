@@ -66,7 +66,9 @@ class Clients:
         The first is None under exactly once, the second without a dead-letter topic.
         """
         sender, settings = self._sender(), self.settings
-        results: Sender = FanOutSender(sender, plan.fan_out_sinks) if plan.fan_out_sinks else sender
+        results: Sender = sender
+        if plan.fan_out_sinks:
+            results = FanOutSender(sender, plan.fan_out_sinks, settings.task_timeout_ms / 1000)
         return (
             None if settings.exactly_once else results,
             None if settings.dead_letter_topic is None else sender,

@@ -75,11 +75,13 @@ class FlowControl:
 
     Args:
         home: The application's directory; the caller holds the lease.
+        unread: Topics that stay paused and are not read. The file contains them until :meth:`forget_unread`.
     """
 
-    def __init__(self, home: Path, limits: FlowLimits) -> None:
+    def __init__(self, home: Path, limits: FlowLimits, unread: Collection[str] = ()) -> None:
         self.limits = limits
         self._home = home
+        self._unread = frozenset(unread)
         self._lock = threading.Lock()
 
     @classmethod
@@ -87,11 +89,11 @@ class FlowControl:
         """Start with the topics that stay paused, and log a warning that names them.
 
         Args:
-            known: The topics that are read from the broker. Kept topics that are not among them are forgotten, also in the file.
+            known: The topics that are read from the broker. Other kept topics stay in the file until :meth:`forget_unread`.
             rates: Maximum records per second, from the settings.
 
         Raises:
-            ControlError: If the file of kept topics cannot be read or written.
+            ControlError: If the file of kept topics cannot be read.
         """
         kept = _read_kept_topics(home)
         paused = kept.intersection(known)
@@ -102,8 +104,18 @@ class FlowControl:
                 "topics that were paused in an earlier run and are no longer read: %s",
                 ", ".join(sorted(kept - paused)),
             )
-            _write_kept_topics(home, paused)
-        return cls(home, FlowLimits(paused, paused, dict(rates)))
+        return cls(home, FlowLimits(paused, paused, dict(rates)), kept - paused)
+
+    def forget_unread(self) -> None:
+        """Remove kept topics that are not read from the file. Called when the topology runs: a start that is refused changes nothing.
+
+        Raises:
+            ControlError: If the file cannot be written.
+        """
+        with self._lock:
+            if self._unread:
+                _write_kept_topics(self._home, self.limits.kept)
+                self._unread = frozenset()
 
     def pause(self, topics: Collection[str], *, keep: bool) -> None:
         with self._lock:
@@ -125,7 +137,7 @@ class FlowControl:
     def _set_limits(self, limits: FlowLimits) -> None:
         """Store the kept topics before applying the limits: a failed write must change nothing."""
         if limits.kept != self.limits.kept:
-            _write_kept_topics(self._home, limits.kept)
+            _write_kept_topics(self._home, limits.kept | self._unread)
         self.limits = limits
 
 

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from time import monotonic
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException
 
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
+from millstream.core.model.ids import TopicPartition
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.election import living_drivers
 from millstream.testing._cluster import free_ports
 
+PARTITIONS = [TopicPartition("in", number) for number in range(3)]
 
-def timing_out(times: float) -> Callable[[], int]:
-    """Return a question that takes too long that many times; how often it was asked is the answer."""
+
+def failing(times: float, code: int) -> Callable[[], int]:
+    """Return a question that fails that many times; how often it was asked is the answer."""
     asked = 0
 
     def question() -> int:
         nonlocal asked
         asked += 1
         if asked <= times:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "Failed to query partition leaders"))
+            raise KafkaException(KafkaError(code, "Failed to query partition leaders"))
         return asked
 
     return question
+
+
+def timing_out(times: float) -> Callable[[], int]:
+    return failing(times, KafkaError._TIMED_OUT)
 
 
 def nobody(timeout_s: float) -> Broker:
@@ -52,6 +59,158 @@ def test_offsets_that_are_missing_because_a_broker_was_lost_are_asked_for_again(
 
     monkeypatch.setattr(Broker, "_answers", answer)
     assert nobody(5).end_offsets({"topic": 1}) == {"topic": {0: 7}}
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (lambda broker: broker.offsets_at({"in": 3}, 1), {"in": {0: 4, 1: 7}}),
+        (lambda broker: broker.newest(PARTITIONS), {PARTITIONS[0]: (4, 5), PARTITIONS[1]: (7, 5)}),
+    ],
+)
+def test_a_broker_that_was_lost_is_not_a_partition_without_newer_records(
+    monkeypatch: pytest.MonkeyPatch, question: Callable[[Broker], Any], answer: Any
+) -> None:
+    """A run, a reset or an offset reset by time began at the end of the partition: it skipped records."""
+    offsets = iter([OFFSET_INVALID, 7, OFFSET_END, 4, 7, OFFSET_END])
+
+    def answers(_: Broker, wanted: dict[Any, Any], **__: bool) -> dict[Any, Any]:
+        return {partition: SimpleNamespace(offset=next(offsets), timestamp=5) for partition in wanted}
+
+    monkeypatch.setattr(Broker, "_answers", answers)
+    monkeypatch.setattr(Broker, "admin", lambda _: Admin({}))
+    assert question(nobody(5)) == answer
+
+
+def test_a_lost_connection_is_followed_by_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails at once, so a restart of a leader ended the application."""
+    monkeypatch.setattr(Broker, "admin", lambda _: Admin({}))
+    assert nobody(2).ask("asking", failing(2, KafkaError._NOENT)) == 3
+
+
+def test_an_attempt_that_has_waited_for_a_connection_is_not_repeated() -> None:
+    def question() -> None:
+        sleep(0.25)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    began = monotonic()
+    with pytest.raises(BrokerUnavailableError):
+        nobody(0.4).ask("asking", question)
+    assert monotonic() - began < 0.4
+
+
+class Admin:
+    """An admin client whose first answers to a request are the given errors."""
+
+    def __init__(self, topics: Mapping[str, int], *errors: int) -> None:
+        self.topics = dict(topics)
+        self.errors = list(errors)
+        self.lose_answers = False
+        """Whether a request is carried out although its answer is an error."""
+
+    def list_topics(self, **_: Any) -> Any:
+        return SimpleNamespace(
+            topics={
+                t: SimpleNamespace(partitions=dict.fromkeys(range(n)), error=None)
+                for t, n in self.topics.items()
+            }
+        )
+
+    def create_topics(self, new: Sequence[Any], **_: Any) -> dict[str, Future[None]]:
+        (topic,) = new
+        if topic.topic in self.topics:
+            return {topic.topic: self._answer(KafkaError.TOPIC_ALREADY_EXISTS)}
+        return {topic.topic: self._answer(None, lambda: self._set(topic.topic, topic.num_partitions))}
+
+    def create_partitions(self, new: Sequence[Any], **_: Any) -> dict[str, Future[None]]:
+        (more,) = new
+        if self.topics[more.topic] >= more.new_total_count:
+            return {more.topic: self._answer(KafkaError.INVALID_PARTITIONS)}
+        return {more.topic: self._answer(None, lambda: self._set(more.topic, more.new_total_count))}
+
+    def delete_topics(self, topics: Sequence[str], **_: Any) -> dict[str, Future[None]]:
+        (topic,) = topics
+        if topic not in self.topics:
+            return {topic: self._answer(KafkaError.UNKNOWN_TOPIC_OR_PART)}
+        return {topic: self._answer(None, lambda: self.topics.__delitem__(topic))}
+
+    def list_consumer_groups(self, **_: Any) -> Future[Any]:
+        errors = [KafkaError(self.errors.pop(0))] if self.errors else []
+        answer = Future[Any]()
+        answer.set_result(SimpleNamespace(valid=[SimpleNamespace(group_id="shop")], errors=errors))
+        return answer
+
+    def _set(self, topic: str, partitions: int) -> None:
+        self.topics[topic] = partitions
+
+    def _answer(self, error: int | None, change: Callable[[], None] = lambda: None) -> Future[None]:
+        answer = Future[None]()
+        failure = self.errors.pop(0) if self.errors else error
+        if failure is None or self.lose_answers:
+            change()
+        if failure is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(KafkaException(KafkaError(failure)))
+        return answer
+
+
+class TestRequestsThatAreRepeated:
+    @pytest.fixture(params=[False, True], ids=["lost request", "lost answer"])
+    def admin(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Admin:
+        made = Admin({"old": 1}, KafkaError._TIMED_OUT)
+        made.lose_answers = request.param
+        monkeypatch.setattr(Broker, "admin", lambda _: made)
+        return made
+
+    def test_create_a_topic(self, admin: Admin) -> None:
+        nobody(5).create_topic("new", 3, {})
+        assert admin.topics["new"] == 3
+
+    def test_add_partitions(self, admin: Admin) -> None:
+        assert nobody(5).ensure_topic("old", 4, {}) == 4
+        assert admin.topics["old"] == 4
+
+    def test_delete_a_topic(self, admin: Admin) -> None:
+        admin.errors = [KafkaError.NOT_COORDINATOR]
+        nobody(5).delete_topic("old")
+        assert admin.topics == {}
+
+    def test_leave_an_existing_topic_as_it_is(self, admin: Admin) -> None:
+        nobody(5).create_topic("old", 3, {})
+        assert admin.topics == {"old": 1}
+
+
+def test_groups_of_a_broker_that_is_loading_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them, a reset took the topics of another application for its own, and deleted them."""
+    admin = Admin({}, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    monkeypatch.setattr(Broker, "admin", lambda _: admin)
+    assert nobody(5).groups() == ["shop"]
+    assert admin.errors == []
+    admin.errors = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 100
+    with pytest.raises(BrokerUnavailableError, match="while listing groups"):
+        nobody(0.4).groups()
+
+
+class Missing:
+    """An admin client that has never known the topics that it is asked for."""
+
+    def list_offsets(self, wanted: Mapping[Any, Any], **_: Any) -> dict[Any, Future[None]]:
+        answer = Future[None]()
+        answer.set_exception(KafkaException(KafkaError(KafkaError._NOENT, "No leaders found")))
+        return dict.fromkeys(wanted, answer)
+
+    def list_topics(self, **_: Any) -> Any:
+        return SimpleNamespace(topics={"here": None})
+
+
+def test_a_topic_that_the_client_has_never_known_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's error is that of a broker that does not answer; the application waited for it for ever."""
+    monkeypatch.setattr(Broker, "admin", lambda _: Missing())
+    with pytest.raises(TopicNotFoundError, match="no topic 'gone'"):
+        nobody(0.4).end_offsets({"gone": 1})
+    with pytest.raises(BrokerUnavailableError, match="No leaders found"):
+        nobody(0.4).end_offsets({"here": 1})
 
 
 def test_as_long_as_there_is_time() -> None:

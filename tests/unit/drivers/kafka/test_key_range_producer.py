@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -117,6 +118,37 @@ def test_closing_a_producer_that_failed_before_everything_was_sent_raises_the_fa
         producer.produce("topic", b"lost")
     assert raised.value is FAILURE
     assert opened == []
+
+
+@pytest.mark.usefixtures("failing")
+def test_records_that_a_failed_producer_gives_up_call_back_with_the_error() -> None:
+    """A program that polled until all callbacks were called never ended."""
+    called: list[Any] = []
+    producer = KeyRangeProducer({}, "topic")
+    producer.produce("topic", b"v", b"k", on_delivery=lambda *given: called.append(given), timestamp=7)
+    deadline = monotonic() + 30
+    while len(producer) and monotonic() < deadline:
+        producer.poll(0.1)
+    ((error, message),) = called
+    assert (error.code(), error.str()) == (KafkaError._FAIL, str(FAILURE))
+    assert (message.topic(), message.partition(), message.key(), message.value()) == ("topic", 0, b"k", b"v")
+    assert (message.timestamp(), message.headers(), message.offset()) == ((1, 7), None, None)
+    assert message.error() is error
+    for ask in (producer.flush, producer.close, lambda: producer.produce("topic", b"later")):
+        with pytest.raises(MillstreamError) as raised:
+            ask()
+        assert raised.value is FAILURE
+    assert (len(called), len(producer), opened) == (1, 0, [])
+
+
+@pytest.mark.usefixtures("failing")
+def test_flushing_a_failed_producer_calls_back_before_it_raises() -> None:
+    called: list[Any] = []
+    producer = KeyRangeProducer({}, "topic")
+    producer.produce("topic", b"v", on_delivery=lambda error, _: called.append(error))
+    with pytest.raises(MillstreamError):
+        producer.flush(30)
+    assert len(called) == 1
 
 
 @pytest.mark.usefixtures("failing")

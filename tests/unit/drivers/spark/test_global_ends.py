@@ -222,6 +222,13 @@ class Brokers:
         return {}
 
 
+def test_a_repeated_micro_batch_sees_a_topic_that_was_made_again_as_it_is(topic: FakeTopic) -> None:
+    plan = replace(batch(topic, topic_id="earlier"), global_ends={TOPIC: {0: 40, 1: 40}})
+    assert global_ends(plan, spec(topic)) == {TOPIC: topic.ends}
+    same_topic = replace(plan, topology=Remembered(topic_ids={TOPIC: topic.id}))
+    assert global_ends(same_topic, spec(topic)) == {TOPIC: {0: 40, 1: 40}}
+
+
 class Silent:
     """An application that lets the planner do as it likes."""
 

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    MillstreamError,
+    OffsetsLostError,
+    SparkRuntimeError,
+    TopicNotFoundError,
+)
 from millstream.core.runtime.lifecycle import Event, State
+from millstream.drivers.spark import wire
 from millstream.edge.application import replaceable_query
 from millstream.edge.application.replaceable_query import ApplicationState, ReplaceableQuery
+from millstream.edge.spark.spark_errors import explained
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -51,7 +59,7 @@ class Application:
         self.stops_after: int | None = None
 
     def _explained(self, error: Exception) -> MillstreamError:
-        return error if isinstance(error, MillstreamError) else MillstreamError(str(error))
+        return explained(error, "the checkpoint")
 
     def _launch(self) -> StreamingQuery:
         self.states.append(self.state.now)
@@ -101,6 +109,37 @@ def test_a_process_lost_in_the_first_micro_batch_is_replaced() -> None:
 def test_an_application_that_has_ended_is_not_started_again() -> None:
     application = Application(first := Query(RuntimeError("a process was lost")))
     application.state.on(Event.STOP_REQUESTED)
+    application.query.recover()
+    assert application.query.current is first
+
+
+def crossed(error: MillstreamError) -> Exception:
+    """Return an error of this package as Spark reports it."""
+    with pytest.raises(SparkRuntimeError) as through_spark, wire.crossing():
+        raise error
+    return RuntimeError(str(through_spark.value))
+
+
+@pytest.mark.parametrize("error", [TopicNotFoundError("no such topic"), OffsetsLostError("it ends before")])
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_query_that_met_a_deleted_topic_of_a_pattern_is_started_again(
+    error: MillstreamError, changed: bool
+) -> None:
+    """It ended the application, and the next start continued without the topic."""
+    asked: list[bool] = []
+    application = Application(first := Query(crossed(error)))
+    application.query.topics_changed = lambda: asked.append(changed) or changed
+    application.attempts = [AWAY, None]
+    for _ in range(2):
+        application.query.recoverable_error()
+    application.query.recover()
+    assert (application.query.current is not first) is changed
+    assert asked == [changed], "the broker is asked once"
+
+
+def test_topics_do_not_matter_to_other_errors() -> None:
+    application = Application(first := Query(crossed(MillstreamError("a bug"))))
+    application.query.topics_changed = lambda: True
     application.query.recover()
     assert application.query.current is first
 

@@ -131,6 +131,20 @@ def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_ba
     assert group.committed == {TopicPartition("in", 0): 5}
 
 
+def test_a_query_stops_only_when_the_records_that_a_repetition_left_out_are_planned_again(
+    running: RunningApplication,
+) -> None:
+    query = running._run.query
+    query.hold.set()
+    assert not running._requests.answer("plan", replace(PLAN, left_out=True)).hold
+    assert not query.between_batches.is_set()
+    assert running._requests.answer("plan", PLAN).hold
+    query.between_batches.clear()
+    without_broker = replace(PLAN, left_out=True, ends=None)
+    assert running._requests.answer("plan", without_broker).hold, "stopping does not wait for a broker"
+    assert query.between_batches.is_set()
+
+
 def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: RunningApplication) -> None:
     assert running._requests.answer("plan", PLAN).taps == ()
     node = running._run.plan.subtopologies[0].sources[0].name

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+import millstream as ms
+from millstream.core.model.record import Records
+from millstream.drivers.kafka.clients import discard, warmed
+from millstream.drivers.kafka.fanout import sender
+from millstream.drivers.kafka.fanout.sender import FanOutSender
 from millstream.drivers.kafka.internal_topics import InternalTopics
 from millstream.edge.broker.kafka_clients import Clients
 from millstream.edge.settings.settings_loading import settings_from
@@ -28,6 +33,29 @@ def _configs(monkeypatch: pytest.MonkeyPatch) -> None:
         return {topic: known[topic] for topic in topics}
 
     monkeypatch.setattr(InternalTopics, "topic_configs", topic_configs)
+
+
+def test_topics_with_fan_out_wait_as_long_for_brokers_as_a_micro_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They waited 30 s: a broker that was away for a minute ended the application."""
+    builder = ms.StreamsBuilder()
+    builder.stream("in").to("out", fan_out=True)
+    settings = settings_from({"bootstrap_servers": "unused", "task_timeout_ms": 70_000})
+    results, _ = Clients(settings, "app").senders(builder.build().plan("app"))
+    assert isinstance(results, FanOutSender)
+    opened: list[Any] = []
+
+    class Producer:
+        def __init__(self, settings: dict[str, Any], topic: str, *, patience_s: float) -> None:
+            opened.append((topic, patience_s, [name for name in settings if name.startswith("millstream")]))
+
+        def hand_over(self, records: Records) -> None: ...
+
+    monkeypatch.setattr(sender, "KeyRangeProducer", Producer)
+    results.publish("out", Records([b"k"], [b"v"], [1]))
+    discard(warmed(sender._open_producer, results._settings("out")))
+    assert opened == [("out", 70.0, [])]
 
 
 COUNTS = {"small": 1, "large": 3, "unknown": 1, "not there": 0}

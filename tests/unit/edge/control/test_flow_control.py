@@ -68,6 +68,7 @@ def test_a_start_says_what_is_still_paused_and_lets_go_what_is_no_longer_read(
     with caplog.at_level(logging.WARNING, "millstream.application"):
         again = started(tmp_path, known=("b", "c"))
     assert again.limits.paused == {"b"}
+    again.forget_unread()
     assert caplog.messages == [
         "topics that are still paused from an earlier run: b",
         "topics that were paused in an earlier run and are no longer read: a",
@@ -80,8 +81,19 @@ def test_a_start_says_what_is_still_paused_and_lets_go_what_is_no_longer_read(
 
 def test_a_start_that_reads_none_of_the_paused_topics_forgets_them_all(tmp_path: Path) -> None:
     started(tmp_path).pause({"a"}, keep=True)
-    started(tmp_path, known=("b",))
+    started(tmp_path, known=("b",)).forget_unread()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_is_refused_forgets_nothing(tmp_path: Path) -> None:
+    """A program without one of its sources was refused, and the corrected program then read a topic that was to stay paused."""
+    started(tmp_path).pause({"a", "b"}, keep=True)
+    refused = started(tmp_path, known=("b", "c"))
+    assert started(tmp_path).limits.paused == {"a", "b"}
+    refused.pause({"c"}, keep=True)
+    assert started(tmp_path).limits.paused == {"a", "b", "c"}
+    refused.forget_unread()
+    assert started(tmp_path).limits.paused == {"b", "c"}
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final, Self
@@ -31,6 +31,7 @@ from millstream.drivers.kafka.fanout.producer_sessions import (
     LostSessionError,
     Outgoing,
     ProducerSession,
+    undelivered,
 )
 from millstream.drivers.kafka.produce import DEFAULTS
 
@@ -76,15 +77,14 @@ class KeyRangeProducer:
         self._log = ControlLog(given, topic, patience_s)
         self._partitions = self._log.partitions
         self._chosen = Partitions(self._partitions)
-        self._sessions = 0
+        self._sessions = self._failures = self._unsent = 0
         self._queues: dict[int, deque[Outgoing]] = {}
         self._done: deque[tuple[Delivered, KafkaError | None, Any]] = deque()
         self._change = Condition()
-        self._unsent = 0
-        self._closed = False
+        self._closed = self._undelivered = False
         self._failure: MillstreamError | None = None
+        self._sending: list[tuple[TopicPartition, Outgoing]] = []
         self._held: dict[int, tuple[float, float]] = {}
-        self._failures = 0
         self.longest_restriction_s = 0.0
         """The longest time for which a partition was held back, in seconds."""
         try:
@@ -211,9 +211,9 @@ class KeyRangeProducer:
         """
         with self._change:
             self._change.wait_for(lambda: not self._unsent or self._failure is not None, timeout)
-            if self._failure is not None:
-                raise self._failure
         self.poll()
+        if self._failure is not None:
+            raise self._failure
         return self._unsent
 
     def close(self, timeout: float = 30.0) -> None:
@@ -232,7 +232,7 @@ class KeyRangeProducer:
             self._closed = True
         self._thread.join(timeout)
         self.poll()
-        if self._failure is not None and self._unsent:
+        if self._failure is not None and self._undelivered:
             raise self._failure
 
     def _primary(self, topic: str, partition: int) -> TopicPartition:
@@ -275,13 +275,19 @@ class KeyRangeProducer:
             self._log.publish(member_key(self._session.name), None)
         except Exception as error:
             log.exception("the producer of %r has failed", self._topic)
-            failure = error if isinstance(error, MillstreamError) else MillstreamError(str(error))
-            with self._change:
-                self._failure = failure
-                self._change.notify_all()
+            self._fail(error if isinstance(error, MillstreamError) else MillstreamError(str(error)))
         finally:
             with closing(self._log):
                 self._session.close()
+
+    def _fail(self, failure: MillstreamError) -> None:
+        """Give up all records. The callbacks of those that wait or were being sent receive the error."""
+        with self._change:
+            self._failure = failure
+            unsent = [record for _, record in self._sending] + list(chain(*self._queues.values()))
+            self._done.extend(undelivered(unsent, failure))
+            self._queues, self._unsent, self._undelivered = {}, 0, bool(unsent)
+            self._change.notify_all()
 
     def _step(self) -> bool:
         """Read the control topic, answer, and send one transaction. Return whether there will be more work."""
@@ -292,7 +298,9 @@ class KeyRangeProducer:
             self._renew()  # a coordinator has fenced it
         self._answer_phases()
         if batch := self._take_batch():
+            self._sending = batch
             self._send(batch)
+            self._sending = []
         with self._change:
             return not (self._closed and not self._unsent)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.ids import TopicPartition
@@ -47,6 +54,52 @@ class Outgoing:
     def keep(self, _error: KafkaError | None, message: Any) -> None:
         """Keep the message for the callback."""
         self.message = message
+
+
+class Undelivered:
+    """The message of a record that was not delivered, with the methods of confluent-kafka's ``Message``.
+
+    The client creates a message only for records that it has sent.
+    """
+
+    def __init__(self, record: Outgoing, error: KafkaError) -> None:
+        self._record = record
+        self._error = error
+
+    def topic(self) -> str:
+        return self._record.topic_partition.topic
+
+    def partition(self) -> int:
+        return self._record.topic_partition.partition
+
+    def key(self) -> bytes | None:
+        return self._record.key
+
+    def value(self) -> bytes | None:
+        return self._record.value
+
+    def headers(self) -> Any:
+        return self._record.headers
+
+    def timestamp(self) -> tuple[int, int]:
+        time = self._record.timestamp
+        return (TIMESTAMP_CREATE_TIME if time else TIMESTAMP_NOT_AVAILABLE, time)
+
+    def offset(self) -> None:
+        return None
+
+    def error(self) -> KafkaError:
+        return self._error
+
+
+def undelivered(
+    records: Iterable[Outgoing], failure: Exception
+) -> Iterator[tuple[Delivered, KafkaError, Undelivered]]:
+    """Return the calls of the callbacks of records that were not delivered, or perhaps not."""
+    error = KafkaError(KafkaError._FAIL, str(failure))
+    for record in records:
+        if record.delivered is not None:
+            yield record.delivered, error, Undelivered(record, error)
 
 
 class LostSessionError(Exception):

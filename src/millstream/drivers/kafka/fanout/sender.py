@@ -14,6 +14,7 @@ from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
 from millstream.drivers.kafka.produce import KafkaSender
 
 _TOPIC: Final = "millstream.topic"
+_PATIENCE_S: Final = "millstream.patience.s"
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,14 @@ class FanOutSender:
     """Sends records to topics with fan-out by key range, and all others with another sender. Picklable.
 
     Each process caches a producer per topic with fan-out. It answers changes while no micro-batch runs, too.
+
+    Attributes:
+        patience_s: How long producers with fan-out wait for brokers, in seconds.
     """
 
     others: KafkaSender
     topics: frozenset[str]
+    patience_s: float = 30.0
 
     def publish(self, topic: str, records: Records) -> None:
         """Put records into the queue of the topic's producer. The first call connects it.
@@ -53,13 +58,13 @@ class FanOutSender:
                     producer.flush()
 
     def _settings(self, topic: str) -> ClientSettings:
-        return {**self.others.settings, _TOPIC: topic}
+        return {**self.others.settings, _TOPIC: topic, _PATIENCE_S: self.patience_s}
 
 
 def _open_producer(settings: ClientSettings) -> KeyRangeProducer:
     given = dict(settings)
-    topic = str(given.pop(_TOPIC))
-    return KeyRangeProducer(given, topic)
+    topic, patience_s = str(given.pop(_TOPIC)), float(given.pop(_PATIENCE_S))
+    return KeyRangeProducer(given, topic, patience_s=patience_s)
 
 
 @contextmanager

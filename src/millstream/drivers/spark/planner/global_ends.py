@@ -70,24 +70,29 @@ class GlobalEnds:
 
     def _planned(self, start: BatchPlan) -> Offsets:
         """Return the ends in a plan, without topics that have been recreated since."""
-        again = recreated(start.topology.topic_ids, self._spec.topology.lineage.topic_ids)
-        known = start.global_ends or {}
-        return {topic: ends for topic, ends in known.items() if topic in self._counts and topic not in again}
+        known = _still_valid(start, self._spec)
+        return {topic: ends for topic, ends in known.items() if topic in self._counts}
 
 
 def global_ends(plan: BatchPlan, spec: SourceSpec) -> Offsets | None:
     """Return the global ends of a micro-batch, or None without global stores.
 
     An edited topology may have a store that the plan of the micro-batch does not contain. The micro-batch then sees the current content
-    of that store, because no micro-batch has seen it before.
+    of that store, because no micro-batch has seen it before. The same applies to a topic that was recreated after the plan.
     """
     counts = spec.topology.global_partitions
     if not counts:
         return None
-    known = plan.global_ends or {}
+    known = _still_valid(plan, spec)
     new = {topic: count for topic, count in counts.items() if topic not in known}
     known = {**known, **(spec.broker.end_offsets(new) if new else {})}
     return {topic: known[topic] for topic in counts}
+
+
+def _still_valid(plan: BatchPlan, spec: SourceSpec) -> Offsets:
+    """Return the ends in a plan, without those of topics that have been recreated since."""
+    again = recreated(plan.topology.topic_ids, spec.topology.lineage.topic_ids)
+    return {topic: ends for topic, ends in (plan.global_ends or {}).items() if topic not in again}
 
 
 def _is_shorter(before: Mapping[int, int], now: Mapping[int, int]) -> bool:

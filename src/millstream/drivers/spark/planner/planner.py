@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from millstream.core.engine.asynchronous.backpressure import MIN_IN_FLIGHT
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat, nested
 from millstream.core.ports import BatchId
@@ -30,9 +30,10 @@ from millstream.drivers.spark.clock import wall_clock
 from millstream.drivers.spark.planner.fan_outs import FanOuts
 from millstream.drivers.spark.planner.global_ends import GlobalEnds
 from millstream.drivers.spark.planner.input_planner import InputPlanner, Outlook
+from millstream.drivers.spark.planner.reads import ReadPlanner
 from millstream.drivers.spark.planner.repartitions import Repartitions
 from millstream.drivers.spark.planner.source_topics import InputTopics
-from millstream.drivers.spark.planner.start_offsets import first_offsets
+from millstream.drivers.spark.planner.start_offsets import first_offsets, updated
 from millstream.drivers.spark.spec import SourceSpec
 
 log = logging.getLogger("millstream.source")
@@ -52,9 +53,10 @@ class _Request(NamedTuple):
 class Planner:
     """Plans the micro-batches of one query. Owned by the reader in the Spark driver."""
 
-    def __init__(self, spec: SourceSpec) -> None:
+    def __init__(self, spec: SourceSpec, reads: ReadPlanner | None = None) -> None:
         plan = spec.topology.plan
         self._spec = spec
+        self._reads = reads or ReadPlanner(spec)
         self._topics = InputTopics(spec)
         self._final: Offsets | None = None
         """The end of a run to the end. None in other runs."""
@@ -110,13 +112,20 @@ class Planner:
         return start if planned is None else planned.to_json()
 
     def _next(self, start: BatchPlan) -> BatchPlan | None:
-        request, begun = self._ask_for_orders(start), self._begun
+        unread = self._reads.unread(start.id)
+        start = start.at(updated(start.positions, unread))
+        request, begun = self._ask_for_orders(start, left_out=bool(unread)), self._begun
         try:
             return self._complete_plan(start, request)
         except BrokerUnavailableError as error:
             # A broker was lost after the request for the ends. The next request waits for it.
             log.warning("planning again: %s", error)
             self._begun, self._must_wait = begun, self._final is not None or not begun
+            return None
+        except TopicNotFoundError:  # it was deleted after the request for the ends
+            if not self._topics.continue_without_missing(bounded=self._final is not None):
+                raise
+            self._begun, self._must_wait = begun, False
             return None
 
     def _complete_plan(self, start: BatchPlan, request: _Request) -> BatchPlan | None:
@@ -139,7 +148,7 @@ class Planner:
             taps=request.orders.taps,
         )
 
-    def _ask_for_orders(self, start: BatchPlan) -> _Request:
+    def _ask_for_orders(self, start: BatchPlan, *, left_out: bool) -> _Request:
         clock = wall_clock(self._spec.clock)
         if not self._begun:
             self._check_continues(start)
@@ -150,6 +159,7 @@ class Planner:
             clock.now_ms,
             self._throttle.take_held_back_ms(),
             start.origins if self._begun else None,
+            left_out,
         )
         orders: PlanningOrders = self._spec.control.ask("plan", question) or PlanningOrders()
         self._throttle.advance(orders.rates, int(time.monotonic() * 1000))

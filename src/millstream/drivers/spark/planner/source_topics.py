@@ -49,14 +49,22 @@ class InputTopics:
                 self._unavailable_since = time.monotonic()
                 log.warning("waiting for the broker: %s", error)
             return None
-        except TopicNotFoundError:  # perhaps recreated with fewer partitions
-            if bounded or not (self._gone_from_patterns() or self.recreated_among(self._all_topics())):
+        except TopicNotFoundError:
+            if not self.continue_without_missing(bounded=bounded):
                 raise
             return None
         if self._unavailable_since is not None:
             log.warning("the broker is back after %.1f s", time.monotonic() - self._unavailable_since)
             self._unavailable_since = None
         return ends
+
+    def continue_without_missing(self, *, bounded: bool) -> bool:
+        """Return whether the application restarts the query because topics were deleted or recreated, perhaps with fewer partitions.
+
+        Raises:
+            TopicRecreatedError: If a topic was recreated and may not be read.
+        """
+        return not bounded and (self._gone_from_patterns() or self.recreated_among(self._all_topics()))
 
     def without_recreated(self, start: BatchPlan) -> Offsets:
         """Reset topics that were recreated since the checkpoint to their beginning. The application allows this."""

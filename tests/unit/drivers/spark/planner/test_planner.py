@@ -443,19 +443,35 @@ def test_a_broker_that_is_lost_while_a_micro_batch_is_planned_is_waited_for(orde
 class Cluster(Broker):
     """Topics that can be deleted and recreated."""
 
+    end = 10
+
     def __init__(self, **ids: str) -> None:
         self.ids = ids
 
     def end_offsets(self, counts: Any) -> Any:
         if not self.ids.keys() >= counts.keys():
             raise TopicNotFoundError("gone")
-        return super().end_offsets(counts)
+        return {topic: {0: self.end} for topic in counts}
+
+    log_end_offsets = end_offsets
 
     def partition_counts(self, topics: Any) -> Any:
         return {topic: 1 for topic in topics if topic in self.ids}
 
     def topic_facts(self, topics: Any) -> Any:
         return {topic: TopicFacts(self.ids[topic], 1) for topic in topics if topic in self.ids}
+
+
+class Vanishing(Cluster):
+    """One of its topics is deleted between two requests."""
+
+    vanishing = ""
+
+    def begin_offsets(self, counts: Any) -> Any:
+        self.ids.pop(self.vanishing, None)
+        if not self.ids.keys() >= counts.keys():
+            raise TopicNotFoundError("gone")
+        return super().begin_offsets(counts)
 
 
 class TestTopicsOfAPattern:
@@ -487,6 +503,13 @@ class TestTopicsOfAPattern:
         without = self.planner(Cluster(a="1"), orders)
         assert without.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 10}}
 
+    def test_may_be_deleted_while_a_micro_batch_is_planned(self, orders: Application) -> None:
+        first = self.planner(Cluster(a="1"), orders).first()
+        cluster = Vanishing(a="1", b="2")
+        planner = self.planner(cluster, orders, appeared=frozenset("b"))
+        cluster.vanishing = "b"
+        assert planner.next(first) is first
+
     def test_are_new_topics_when_they_are_made_again(self, orders: Application) -> None:
         start = begun(self.planner(Cluster(a="1", b="2"), orders))
         again = self.planner(Cluster(a="1", b="other"), orders)
@@ -505,6 +528,56 @@ class TestTopicsOfAPattern:
         assert [(read.ranges, read.back) for read in reads if read.back or read.ranges] == (
             [([], back)] if calls else []
         )
+
+
+class TestAnInterruptedMicroBatch:
+    """It was planned with b from 10 to 20, and is repeated when topics have changed."""
+
+    pattern = TestTopicsOfAPattern()
+
+    @pytest.fixture
+    def interrupted(self, orders: Application) -> tuple[BatchPlan, BatchPlan]:
+        cluster = Cluster(a="1", b="2")
+        planner = self.pattern.planner(cluster, orders)
+        start = begun(planner)
+        cluster.end = 20
+        return BatchPlan.from_json(start), BatchPlan.from_json(planner.next(start))
+
+    def test_reads_no_records_of_a_topic_that_was_made_again(
+        self, orders: Application, interrupted: tuple[BatchPlan, BatchPlan]
+    ) -> None:
+        start, planned = interrupted
+        again = self.pattern.planner(Cluster(a="1", b="other"), orders)
+        (read,) = again._reads.reads(start, planned)
+        assert read.ranges == [OffsetRange("a", 0, 10, 20)], "the offsets are those of the old topic"
+        assert again.next(planned.to_json())["topics"] == {"a": {"0": 20}, "b": {"0": 0}}
+
+    def test_leaves_out_a_missing_topic_and_continues_there_when_it_is_back(
+        self, orders: Application, interrupted: tuple[BatchPlan, BatchPlan]
+    ) -> None:
+        start, planned = interrupted
+        cluster = Cluster(a="1")
+        cluster.end = 20
+        without = self.pattern.planner(cluster, orders)
+        (read,) = without._reads.reads(start, planned)
+        assert read.ranges == [OffsetRange("a", 0, 10, 20)]
+        orders.answers = [PlanningOrders(hold=True), PlanningOrders()]
+        assert without.next(planned.to_json()) == planned.to_json(), "Spark compares the text"
+        assert (orders.last_data.left_out, orders.last_data.positions["b"]) == (True, {0: 10})
+        following = without.next(planned.to_json())
+        assert following["topics"] == {"a": {"0": 20}, "b": {"0": 10}}
+        without.next(following)
+        assert not orders.last_data.left_out
+        back = self.pattern.planner(Cluster(a="1", b="2"), orders)
+        assert back.next(following)["topics"] == {"a": {"0": 20}, "b": {"0": 10}}
+
+    def test_of_a_topic_that_is_there_leaves_nothing_out(
+        self, orders: Application, interrupted: tuple[BatchPlan, BatchPlan]
+    ) -> None:
+        again = self.pattern.planner(Cluster(a="1", b="2"), orders)
+        again._reads.reads(*interrupted)
+        assert again.next(interrupted[1].to_json())["topics"] == {"a": {"0": 20}, "b": {"0": 20}}
+        assert not orders.last_data.left_out
 
 
 class TestPartitionTimesOfReaders:
