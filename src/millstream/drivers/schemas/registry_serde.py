@@ -21,6 +21,7 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from google.protobuf.message import Message
 
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
@@ -269,3 +270,21 @@ def _reason(error: Exception) -> str:
 def name_of(schema: str) -> str:
     parsed = json.loads(schema)
     return str(parsed.get("name", parsed.get("type"))) if isinstance(parsed, dict) else str(parsed)
+
+
+def check_avro(schema: str, of: type[Any] | None) -> None:
+    """Refuse a schema with which Avro's library could not write.
+
+    Raises:
+        SettingsError: If it is not a schema, or two types in it have one name.
+    """
+    try:
+        parse_schema(json.loads(schema))
+    except (SchemaParseException, UnknownType, TypeError, ValueError, KeyError) as error:
+        given = "the schema" if of is None else f"the schema of {of!r}"
+        advice = (
+            "Rename one of the two types, or give the schema as text"
+            if "redefined" in str(error)
+            else "Correct the schema"
+        )
+        raise SettingsError(f"{given} is not valid in Avro: {error}. {advice}") from None

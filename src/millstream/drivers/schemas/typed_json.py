@@ -13,13 +13,8 @@ import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.record_types import (
-    by_name_or_alias,
-    check_finite,
-    drop_caches,
-    is_pydantic,
-    parts_of,
-)
+from millstream.drivers.schemas.readable_types import drop_caches, is_pydantic, parts_of
+from millstream.drivers.schemas.record_types import by_name_or_alias, check_finite
 
 _NULL: Final = b"null"
 _INSTEAD: Final = "Use types that it supports, or write a serde with serdes.of(...)"
@@ -83,9 +78,9 @@ class PydanticJson:
         if not isinstance(value, self._model):
             raise SerdeError(f"typed JSON: expected {self._model.__name__}, got {type(value).__name__}")
         try:
-            data: bytes = value.model_dump_json().encode()
+            data: bytes = value.model_dump_json(round_trip=True).encode()
             if _NULL in data:
-                check_finite(value.model_dump())
+                check_finite(value.model_dump(round_trip=True))
             return data
         except (TypeError, ValueError) as error:
             raise SerdeError(f"typed JSON: {error}") from None
