@@ -163,6 +163,7 @@ def protobuf(
         raise SettingsError(f"{of!r} is not dict, a dataclass, pydantic model or msgspec Struct")
     if types.is_record(of):
         _extra("readable_types").check_readable(of)
+        _extra("protobuf_records").check_enums(message.DESCRIPTOR, of)
     return _registered("protobuf", of, message, registry, (subject, register))
 
 

@@ -7,9 +7,12 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, make_dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import IntEnum
 from typing import Any, Literal
+from uuid import UUID
 
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -287,12 +290,35 @@ def test_protobuf_of_records_and_dicts(registry: str, basket: Basket) -> None:
         ({"items": [{"sku": "tea", "count": "two"}]}, r"Basket.items.count cannot be 'two'"),
         ({"items": ["tea"]}, r"Basket.items needs a dict, got str: 'tea'"),
         ({"raw": 7}, r"Basket.raw cannot be 7"),
+        ({"note": b"abc"}, r"Basket.note cannot be b'abc': it needs text, not bytes"),
+        ({"note": ["x"]}, r"Basket.note cannot be \['x'\]: it needs text, not list"),
+        ({"note": 5}, r"Basket.note cannot be 5: it needs text, not int"),
+        ({"tags": ["a", None]}, r"Basket.tags cannot be \['a', None\]: it needs text, not NoneType"),
+        ({"tags": "ab"}, r"Basket.tags cannot be 'ab': a repeated field needs a list, not str"),
+        ({"items": {"sku": "tea"}}, r"Basket.items cannot be .*: a repeated field needs a list, not dict"),
     ],
 )
 def test_what_does_not_fit_a_message(registry: str, data: dict[str, Any], reason: str) -> None:
     serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
     with pytest.raises(SerdeError, match=reason):
         serialize_for_topic(serde, data, "baskets", "value", ())
+
+
+class Number(IntEnum):
+    SMALL = 0
+
+
+def test_dates_and_numbers_with_a_form_as_text_become_text(registry: str) -> None:
+    serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
+    data = serde.serialize({"tags": [date(2026, 1, 2), Decimal("1.10"), UUID(int=5)]})
+    assert serde.deserialize(data)["tags"] == ["2026-01-02", "1.10", str(UUID(int=5))]
+
+
+@pytest.mark.parametrize("kind", [Number, int])
+def test_a_number_for_an_enum_could_not_be_read(kind: type[Any]) -> None:
+    of = make_dataclass("Numbered", [("size", kind)])
+    with pytest.raises(SettingsError, match=r"Numbered\.size has the type .*, but the enum Size is read as"):
+        ms.serdes.protobuf(basket_class(), of, registry="mock://x")
 
 
 @pytest.mark.parametrize("data", [b"", b"plain text", b"\x01\x00\x00\x00\x01tea"])
