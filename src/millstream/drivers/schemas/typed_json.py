@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 import msgspec
 
@@ -94,7 +94,12 @@ class PydanticJson:
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
     made = PydanticJson(kind) if is_pydantic(kind) else TypedJson(_supported(kind))
-    return of(made.write, made.read, name=name or f"json:{getattr(kind, '__name__', kind)}")
+    return of(made.write, made.read, name=name or f"json:{_name_of(kind)}")
+
+
+def _name_of(kind: Any) -> str:
+    """Return the name of a type. That of ``list[int]`` is not only ``list``: a store remembers what its rows are."""
+    return str(kind) if get_origin(kind) is not None else getattr(kind, "__name__", str(kind))
 
 
 def _supported(kind: Any) -> Any:
