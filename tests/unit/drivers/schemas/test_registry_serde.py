@@ -17,12 +17,13 @@ from uuid import UUID
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from pydantic import SecretStr
 
 import millstream as ms
 from millstream.core.model.errors import DeserializationError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import read, serialize_for_topic
 from millstream.drivers.schemas import registry_serde
-from millstream.drivers.schemas.registry_serde import client_of, registry_of
+from millstream.drivers.schemas.registry_serde import SchemaFormat, client_of, registry_of
 
 
 @dataclass
@@ -385,6 +386,13 @@ def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
     ("arguments", "why"),
     [
         ({"registry": ""}, "needs an address"),
+        ({"registry": 5}, "registry=5 is neither an address nor settings by name"),
+        ({"registry": {"url": "mock://x", 1: 2}}, "name of a setting of the schema registry is text, not 1"),
+        ({"registry": {"url": 5}}, "the setting 'url' of the schema registry is text or a reference"),
+        (
+            {"registry": {"url": "mock://x", "basic.auth.user.info": {"env": "INFO"}}},
+            r"'basic.auth.user.info' of .* is text or a reference such as ms.secret.env\('NAME'\), not dict",
+        ),
         ({"registry": {"url": "mock://x"}, "subject": "topics"}, "subject='topics' must be one of 'topic'"),
         ({"registry": "mock://x", "register": "always"}, "register='always' must be one of 'auto'"),
     ],
@@ -436,3 +444,10 @@ def test_the_error_for_an_address_has_no_password() -> None:
     with pytest.raises(SettingsError, match=r"Invalid url ftp://one:8081") as raised:
         serde.serialize(Order("a", 1))
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_password_may_be_a_secret_str_and_is_not_shown() -> None:
+    for info in ("ada:hunter2", SecretStr("ada:hunter2")):
+        settings = {"url": "http://127.0.0.1:9", "basic.auth.user.info": info}
+        assert client_of(registry_of(settings)) is client_of(registry_of(settings))
+        assert "hunter2" not in repr(SchemaFormat("avro", None, "{}", registry_of(settings), "topic", "auto"))
