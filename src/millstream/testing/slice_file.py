@@ -88,7 +88,7 @@ def _read(file: str, number: int, line: str) -> SliceRecord:
         partition = TopicPartition(str(data["topic"]), int(data.get("partition", 0)))
         origin = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
         return SliceRecord(partition, *origin, _bytes(data.get("key")), _bytes(data.get("value")), headers)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise SettingsError(
             f"line {number} of {file!r} is not a record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "
             "millstream record writes it"
