@@ -57,7 +57,9 @@ def test_the_body_of_a_get_is_not_the_next_request(listener: Listener) -> None:
 
 def test_a_connection_that_is_kept_ends_when_the_server_is_closed() -> None:
     listener = listener_at("127.0.0.1")
-    connection = http.client.HTTPConnection("127.0.0.1", listener.port, timeout=5)  # less than the server waits
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", listener.port, timeout=5
+    )  # less than the server waits
     connection.request("GET", "/")
     assert connection.getresponse().read() == b"here\n"
     listener.close()
