@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from millstream.core.engine.global_task import global_task
-from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.policy import STAGES, ErrorPolicies
 from millstream.core.engine.records.dividing import divided_by_key_range
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.step_outcome import Outcome, Snapshot
@@ -52,6 +52,13 @@ class RunnerSettings:
         if not isinstance(self.cache_bytes, int) or self.cache_bytes < 0:
             raise SettingsError(
                 f"statestore_cache_max_bytes={self.cache_bytes!r}: it must be a whole number of bytes, at least 0"
+            )
+        given: dict[str, object] = {stage: getattr(self.policies, stage) for stage in STAGES}
+        given |= {f"operators[{name!r}]": policy for name, policy in self.policies.operators.items()}
+        wanting = [name for name, policy in given.items() if policy == "dead_letter"]
+        if wanting and self.policies.dead_letter_topic is None:  # an application refuses it too
+            raise SettingsError(
+                f"{wanting[0]}='dead_letter' of the error policies needs dead_letter_topic='...'"
             )
 
 
