@@ -63,9 +63,11 @@ def avro(
         if not types.is_record(schema):
             raise SettingsError(f"{schema!r} is not a dataclass, pydantic model or msgspec Struct")
         text = _json.dumps(types.avro_schema(schema, namespace))
-        return _registered("avro", schema, text, registry, (subject, register))
-    text = _schema_text(schema)
-    return _registered("avro", None, text, registry, (subject, register))
+    else:
+        text = _schema_text(schema)
+    of = schema if isinstance(schema, type) else None
+    _extra("registry_serde").check_avro(text, of)
+    return _registered("avro", of, text, registry, (subject, register))
 
 
 @checked
@@ -160,7 +162,8 @@ def protobuf(
     if not (of is None or of is dict or types.is_record(of)):
         raise SettingsError(f"{of!r} is not dict, a dataclass, pydantic model or msgspec Struct")
     if types.is_record(of):
-        types.check_readable(of)
+        _extra("readable_types").check_readable(of)
+        _extra("protobuf_records").check_enums(message.DESCRIPTOR, of)
     return _registered("protobuf", of, message, registry, (subject, register))
 
 

@@ -97,6 +97,19 @@ def test_a_function_with_parameters_is_refused(program: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("async def topology(): ...", r"is an async function, which nothing awaits here; it should be a"),
+        ("from builtins import max as topology", r"is of type builtin_function_or_method; it should be a"),
+    ],
+)
+def test_a_function_that_cannot_be_called_here_is_refused(program: str, text: str, why: str) -> None:
+    Path(f"{program}_odd.py").write_text(text)
+    with pytest.raises(TargetError, match=why):
+        topology_of(f"{program}_odd:topology")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("from os import no_such_name", "ImportError: cannot import name 'no_such_name'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),

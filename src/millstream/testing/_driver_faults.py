@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from copy import deepcopy
 from random import Random
 
 from millstream.core.model.errors import SettingsError
@@ -34,6 +33,8 @@ class DriverFaults(DriverTopics):
 
     _before: Remembered
     _again: int = 0
+    _failed: bool = False
+    """Whether the collected records begin with those of a micro-batch that failed."""
     _order: Random | None = None
 
     def crash(self) -> None:
@@ -60,7 +61,7 @@ class DriverFaults(DriverTopics):
             [1, 2]
         """
         self._check_open()
-        self._restart(committed_snapshot(self._runner, self._before), deepcopy(self._runner.counters))
+        self._restart(committed_snapshot(self._runner, self._before), self._runner.counters.copy())
 
     def redeliver(self, times: int = 1) -> None:
         """Let the next micro-batch fail after its results were sent and before it is committed.
@@ -122,29 +123,38 @@ class DriverFaults(DriverTopics):
         return self._order is None and super()._is_full()
 
     def _deliver(self, collected: Delivered) -> None:
-        for some in self._micro_batches(collected):
-            again, self._again = self._again, 0
-            for _ in range(again):
-                before, counters = (
-                    committed_snapshot(self._runner, self._before),
-                    deepcopy(self._runner.counters),
-                )
-                self._runner.micro_batch(some)
-                self._restart(before, counters)
-            self._runner.micro_batch(some)
+        left = [collected] if self._order is None else list(self._shuffled(self._order, collected))
+        try:
+            while left:
+                self._deliver_micro_batch(left[0])
+                del left[0]
+        finally:  # what has failed is still on the broker, and is read again first
+            self._failed = bool(left)
+            if left:
+                self._collected[:0] = [records for some in left for records in some]
 
-    def _micro_batches(self, collected: Delivered) -> Iterator[Delivered]:
-        if self._order is None:
-            yield collected
-            return
+    def _deliver_micro_batch(self, some: Delivered) -> None:
+        again, self._again = self._again, 0
+        for _ in range(again):
+            before, counters = committed_snapshot(self._runner, self._before), self._runner.counters.copy()
+            self._runner.micro_batch(some)
+            self._restart(before, counters)
+        self._runner.micro_batch(some)
+
+    def _read_again(self, records: Delivered) -> None:
+        """Process the records of a micro-batch that failed in another driver, as far as this topology reads their topics."""
+        self._collected += [each for each in records if self._runner.reading(each[0].topic) is not None]
+        self.commit()
+
+    def _shuffled(self, order: Random, collected: Delivered) -> Iterator[Delivered]:
         queues: defaultdict[TopicPartition, deque[Records]] = defaultdict(deque)
         for partition, records in collected:
             queues[partition].append(records)
         turns = [partition for partition, _ in collected]
-        self._order.shuffle(turns)
+        order.shuffle(turns)
         delivered = [(partition, queues[partition].popleft()) for partition in turns]
         while delivered:
-            size = self._order.randint(1, self._commit_every)
+            size = order.randint(1, self._commit_every)
             yield delivered[:size]
             del delivered[:size]
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
 
 from millstream.core.engine.global_task import global_task
-from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.records.dividing import divided_by_key_range
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.engine.step_outcome import Outcome, Snapshot
 from millstream.core.engine.task import Task
-from millstream.core.model.errors import MillstreamError, SettingsError, TopicNotFoundError
+from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.model.serdes import bytes as bytes_serde
-from millstream.core.ports import Threads
 from millstream.core.runtime.inputs import Input, informed
 from millstream.core.runtime.remaining_inputs import TaskInput
 from millstream.core.state.memory import MemoryStores
@@ -31,28 +27,10 @@ from millstream.core.topology.nodes import Sink, Source
 from millstream.core.topology.patterns import check_one_source, mark_of, source_of
 from millstream.core.topology.plan import Plan, SubTopology
 from millstream.testing._calls import ManualAsyncWorker
-from millstream.testing._tasks import Counters, DriverTask, Sent, Serdes
+from millstream.testing._runner_settings import RunnerSettings
+from millstream.testing._tasks import Counters, DriverTask, Progress, Sent, Serdes
 from millstream.testing._topics import TopicLogs
 from millstream.testing.snapshot import DriverSnapshot, TaskState, stores_with
-
-
-@dataclass(frozen=True)
-class RunnerSettings:
-    """How to run tasks; see ``TopologyTestDriver``."""
-
-    policies: ErrorPolicies
-    cache_bytes: int
-    app_config: Mapping[str, Any]
-    threads: Threads | None
-    keep_processors: bool
-    one_by_one: bool
-    max_task_idle_ms: int | None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.cache_bytes, int) or self.cache_bytes < 0:
-            raise SettingsError(
-                f"statestore_cache_max_bytes={self.cache_bytes!r}: it must be a whole number of bytes, at least 0"
-            )
 
 
 class DriverRunner:
@@ -96,6 +74,7 @@ class DriverRunner:
         self._async_worker: ManualAsyncWorker | None = None
         self._attempts_due: dict[TaskId, int] = {}
         self._inputs: Mapping[TaskId, tuple[Input, ...]] = {}
+        self._begun: Progress | None = None
         if settings.max_task_idle_ms is not None:
             self._inputs = informed(plan, layout, waits=settings.max_task_idle_ms != NEVER_WAIT)
         ids = [TaskId(part.id, 0) for part in plan.global_parts]
@@ -139,27 +118,31 @@ class DriverRunner:
 
     def micro_batch(self, records: list[tuple[TopicPartition, Records]]) -> None:
         """Process records, and all records and calls that result from them, to the end."""
-        with self._keeping_letter():
+        try:
             self.begin()
             for partition, given in records:
                 self._feed(partition, given)
             self._run()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        self._begun = None
 
     def advance(self, to_ms: int) -> None:
         """Advance the wall clock, stopping at each time at which a call ends or a retry is due."""
-        with self._keeping_letter():
-            self._advance(to_ms)
-
-    @contextmanager
-    def _keeping_letter(self) -> Iterator[None]:
-        """Send the dead letter of a record whose failure stops the topology, then raise the error again."""
         try:
-            yield
-        except MillstreamError as error:
-            if error.letter is not None:
-                (topic, records), error.letter = error.letter, None
-                self._send(TaskId(0, 0), topic, records)
+            self._advance(to_ms)
+        except BaseException as error:
+            self._give_up(error)
             raise
+        self._begun = None
+
+    def _give_up(self, error: BaseException) -> None:
+        """Roll back after a failure, and send the dead letter of the record that stops the topology."""
+        self._roll_back()
+        if isinstance(error, MillstreamError) and error.letter is not None:
+            (topic, records), error.letter = error.letter, None
+            self._send(TaskId(0, 0), topic, records)
 
     def _advance(self, to_ms: int) -> None:
         worker = self._async_worker
@@ -177,9 +160,40 @@ class DriverRunner:
         self._run()
 
     def begin(self) -> None:
+        self._begun = Progress(
+            dict(self.topics.ends),
+            dict(self.committable),
+            {partition: dict(tasks) for partition, tasks in self._finished.items()},
+            dict(self.unfinished),
+            dict(self.waiting),
+            self.counters.numbers(),
+        )
         for each in self.tasks.values():
             each.begin(self.now_ms)
             self._inform(each)
+
+    def _roll_back(self) -> None:
+        """Return to the beginning of the micro-batch, as if its commit had failed. Sent records stay sent."""
+        begun, self._begun = self._begun, None
+        if begun is None:  # nothing has been processed since the last commit
+            return
+        self.topics.ends = defaultdict(int, begun.ends)
+        self.committable, self._finished = dict(begun.committable), begun.finished
+        self.unfinished, self.waiting = begun.unfinished, begun.waiting
+        self.counters = Counters.of(begun.numbers)
+        for each in self.tasks.values():
+            each.roll_back()
+        self._coming.clear()
+        self._fed.clear()
+        self._attempts_due.clear()
+        if self._async_worker is not None:
+            self._async_worker.close()
+            self._async_worker = None
+        for each in self.tasks.values():
+            with suppress(
+                Exception
+            ):  # the error that is being raised; the next micro-batch initialises again
+                self._init(each)
 
     def close(self, *, gently: bool = True) -> None:
         """Cancel calls that have not ended. Close the processors of every task, unless this is a crash."""
@@ -205,8 +219,10 @@ class DriverRunner:
         stepped: set[TaskId] = set()
         while True:
             while self._fed:
-                each = self.tasks[min(self._fed, key=self._order)]
-                self._fed.remove(each.id)
+                fed = self._fed
+                task_id = next(iter(fed)) if len(fed) == 1 else min(fed, key=self._order)
+                each = self.tasks[task_id]
+                fed.remove(task_id)
                 stepped.add(each.id)
                 self._steps(each)
                 while self._coming and self._gathers:
@@ -348,7 +364,11 @@ class DriverRunner:
         )
 
     def _start(self, each: DriverTask) -> None:
-        """Initialise a task and reissue the calls that were in flight when its snapshot was taken."""
+        """Initialise a task, and let it reissue the calls that were in flight when its snapshot was taken."""
+        self._init(each)
+        self._carry_out(each, each.step(self.now_ms, None))
+
+    def _init(self, each: DriverTask) -> None:
         task = each.task
         if task.calls:
             if self._async_worker is None:
@@ -357,7 +377,6 @@ class DriverRunner:
         task.init(self.now_ms)
         self._inform(each)
         task.lost(task.under_way())
-        self._carry_out(each, each.step(self.now_ms, None))
 
 
 def _shuffles_upstream(plan: Plan) -> dict[int, int]:

@@ -27,7 +27,8 @@ from millstream.core.topology.topology import Topology
 from millstream.drivers.threads import TaskThreads
 from millstream.testing._driver_arguments import checked_time
 from millstream.testing._driver_faults import committed_snapshot
-from millstream.testing._runner import DriverRunner, RunnerSettings
+from millstream.testing._runner import DriverRunner
+from millstream.testing._runner_settings import RunnerSettings
 from millstream.testing._tasks import CALLS
 from millstream.testing._topics import PerTopic, TopicLogs
 from millstream.testing.snapshot import DriverSnapshot, beginning, fitted
@@ -52,7 +53,7 @@ class TopologyTestDriver(DriverTables):
             :meth:`commit`, they are processed together, in the order of their timestamps.
         keep_processors: Whether each task keeps its processors for the lifetime of the driver. On Spark, processors are recreated in
             each micro-batch, so a processor that keeps state in an attribute instead of a store fails there. It also fails here,
-            unless this is True.
+            unless this is True. A micro-batch that fails recreates them in any case.
         partitions: Partition counts: one for all external topics and sink topics, or one per topic (others have 1). Repartition
             topics then have the same counts as in an application, and there is one task per partition. None gives every topic one
             partition, including repartition topics.
@@ -257,6 +258,8 @@ class TopologyTestDriver(DriverTables):
     ) -> TopologyTestDriver:
         """Close this driver and return one that continues with another topology, like a restart from the same checkpoint.
 
+        It begins with the records of the last micro-batch if that has failed.
+
         Args:
             topology: The edited topology, or the same one.
             renamed_stores: New name by old name of a store.
@@ -264,6 +267,7 @@ class TopologyTestDriver(DriverTables):
 
         Raises:
             IncompatibleTopologyError: If the topology cannot continue from the state of this driver, which then stays open.
+            MillstreamError: If a record that is read again fails with this topology too. This driver stays open.
             SettingsError: If a new name of a store is invalid.
 
         Example:
@@ -284,7 +288,13 @@ class TopologyTestDriver(DriverTables):
             [('to', 3)]
         """
         make = self._next if parallelism is None else partial(self._next, parallelism=parallelism)
-        after = make(topology, snapshot=self.snapshot(), renamed_stores=renamed_stores)
+        snapshot = committed_snapshot(self._runner, self._before) if self._failed else self.snapshot()
+        after = make(topology, snapshot=snapshot, renamed_stores=renamed_stores)
+        try:
+            after._read_again(self._collected)
+        except BaseException:
+            after.close()
+            raise
         self.close()
         return after
 

@@ -77,7 +77,7 @@ def _read(file: str, number: int, line: str) -> ConsumedRecord:
         offset, timestamp = int(data.get("offset", number - 1)), int(data.get("timestamp", 0))
         key, value = _bytes(data.get("key")), _bytes(data.get("value"))
         return ConsumedRecord(topic, partition, offset, timestamp, key, value, headers)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise SettingsError(
             f"line {number} of {file!r} is not a record ({type(error).__name__}: {error}): it is JSON with topic, partition, timestamp, key and value, as "
             "millstream record writes it"

@@ -34,6 +34,14 @@ def driver() -> Iterator[TopologyTestDriver]:
         ({"wall_clock_ms": datetime(2026, 1, 31)}, "it must be a whole number of ms"),
         ({"wall_clock_ms": 2**63}, "at most 9223372036854775807"),
         ({"policies": "skip"}, "policies='skip': it must be of type ErrorPolicies, or None"),
+        (
+            {"policies": ms.ErrorPolicies(process="dead_letter")},
+            "process='dead_letter' of the error policies needs dead_letter_topic='...'",
+        ),
+        (
+            {"policies": ms.ErrorPolicies(operators={"counts": "dead_letter"})},
+            "operators['counts']='dead_letter' of the error policies needs dead_letter_topic='...'",
+        ),
         ({"app_config": "x"}, "app_config='x': it must be of type Mapping, or None"),
         ({"snapshot": {}}, "snapshot={}: it must be of type DriverSnapshot, or None"),
         ({"renamed_stores": ["counts"]}, "renamed_stores=['counts']: it must be of type Mapping, or None"),

@@ -68,7 +68,15 @@ def test_a_driver_replays_a_slice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["no json", "[]", "{}", '{"topic": "in", "key": 5}', '{"topic": "in", "value": {"base64": "!"}}']
+    "text",
+    [
+        "no json",
+        "[]",
+        "{}",
+        '{"topic": "in", "key": 5}',
+        '{"topic": "in", "value": {"base64": "!"}}',
+        '{"topic": "in", "timestamp": Infinity}',
+    ],
 )
 def test_what_is_no_slice(tmp_path: Path, text: str) -> None:
     file = tmp_path / "slice.jsonl"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.core.model.errors import SettingsError
-from millstream.testing.tables.markdown_tables import cell_of, read_table, value_in
+from millstream.testing.tables.markdown_tables import cell_of, normal, read_table, value_in
 
 Driver = ms.testing.TopologyTestDriver
 JSON = st.recursive(
@@ -26,6 +28,36 @@ def test_a_cell_means_what_was_written_into_it(value: Any) -> None:
     (row,) = read_table(f"| key | value |\n| k | {cell} |", ("key", "value"))
     assert (value_in(row["value"]), row["key"]) == (value, "k")
     assert type(value_in(row["value"])) is type(value)
+
+
+@dataclass
+class Point:
+    x: str
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        (Decimal("1.5"), "1.5"),
+        (Decimal("1.10"), '"1.10"'),
+        (b"\xff|", "\"b'\\\\xff\\u007c'\""),
+        (Point("|"), "\"Point(x='\\u007c')\""),
+        (Point("a"), "Point(x='a')"),
+    ],
+)
+def test_a_printed_cell_has_the_same_value_when_it_is_copied(value: Any, cell: str) -> None:
+    assert cell_of(value) == cell
+    assert normal([{"value": cell}]) == [{"value": cell}]
+    assert read_table(f"| value |\n| {cell} |", ("value",)) == [{"value": cell}]
+
+
+def test_a_versioned_store_has_values_and_times() -> None:
+    builder = ms.StreamsBuilder()
+    rates = ms.stores.options("rates", history_retention=60_000)
+    builder.table("prices", key=ms.serdes.string, value=ms.serdes.string, store=rates)
+    with Driver(builder.build()) as driver:
+        driver.pipe("prices", "usd", "x", timestamp=7)
+        driver.expect_store("rates", "| key | value | time |\n| usd | x | 7 |")
 
 
 @pytest.mark.parametrize("value", ["a\u2028b", "a\x85b", ["\u2029"], {"\x9b31m": "\u202e"}])

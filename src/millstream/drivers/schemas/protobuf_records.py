@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, get_args, get_type_hints
+from uuid import UUID
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from millstream.core.model.errors import SerdeError
+from millstream.core.model.errors import SerdeError, SettingsError
+from millstream.drivers.schemas.readable_types import written_names
+from millstream.drivers.schemas.record_types import is_record
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
@@ -57,6 +62,8 @@ def _set(message: Message, field: FieldDescriptor, value: Any, where: str) -> No
                 target[key] = _scalar(entry, item)
             else:
                 _fill_message(target[key], entry.message_type, item, where)
+    elif field.is_repeated and isinstance(value, str | bytes | Mapping):
+        raise TypeError(f"a repeated field needs a list, not {type(value).__name__}")
     elif field.is_repeated and field.message_type is not None:
         for item in value:
             _fill_message(target.add(), field.message_type, item, where)
@@ -80,7 +87,9 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None and isinstance(value, str):
         return _enum_number(field.enum_type, value)
     if field.type == FieldDescriptor.TYPE_STRING and not isinstance(value, str):
-        return str(value)  # dates, UUIDs and decimals
+        if isinstance(value, date | UUID | Decimal):
+            return str(value)
+        raise TypeError(f"it needs text, not {type(value).__name__}")
     return value
 
 
@@ -110,6 +119,44 @@ def _python_value(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None and value in field.enum_type.values_by_number:
         return field.enum_type.values_by_number[value].name
     return value
+
+
+def check_enums(message: Descriptor, of: type[Any], seen: frozenset[type[Any]] = frozenset()) -> None:
+    """Refuse a record type with numbers for enums of a message: they are read as names.
+
+    Raises:
+        SettingsError: If a field of the type, or of a type in it, could not be read.
+    """
+    hints, names = get_type_hints(of), written_names(of)
+    for name, hint in hints.items():
+        field = message.fields_by_name.get(names.get(name, name))
+        if field is None:
+            continue
+        if _is_map(field):
+            field = field.message_type.fields_by_name["value"]
+        kinds = set(_classes_in(hint))
+        if field.enum_type is not None and str not in kinds and any(map(_is_number, kinds)):
+            raise SettingsError(
+                f"{of.__name__}.{name} has the type {hint!r}, but the enum {field.enum_type.name} is read as the name of its value. "
+                "Use str, or an Enum whose values are these names"
+            )
+        if field.message_type is not None:
+            for kind in kinds - seen:
+                if is_record(kind):
+                    check_enums(field.message_type, kind, seen | {kind})
+
+
+def _classes_in(hint: Any) -> Iterator[type[Any]]:
+    if isinstance(hint, type):
+        yield hint
+    for argument in get_args(hint):
+        yield from _classes_in(argument)
+
+
+def _is_number(kind: type[Any]) -> bool:
+    return issubclass(kind, int) or (
+        issubclass(kind, Enum) and not all(isinstance(member.value, str) for member in kind)
+    )
 
 
 def _is_map(field: FieldDescriptor) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -19,6 +20,16 @@ from uuid import UUID
 import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
+from millstream.drivers.schemas.readable_types import (
+    check_readable,
+    check_structs,
+    classes_of,
+    drop_caches,
+    forget,
+    is_pydantic,
+    may_have_tuples,
+    written_names,
+)
 
 _PRIMITIVES: Final[Mapping[Any, Any]] = {
     str: "string",
@@ -33,7 +44,6 @@ _PRIMITIVES: Final[Mapping[Any, Any]] = {
 }
 _KEPT: Final = (bytes, datetime, date, UUID, Decimal)
 """Types that Avro's library converts itself."""
-_CACHE: Final = "__msgspec_cache__"
 
 
 def is_record(of: Any) -> bool:
@@ -47,10 +57,16 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
     """Return the Avro schema of a record type.
 
     Raises:
-        SettingsError: If the type of a field has no Avro counterpart, or could not be read.
+        SettingsError: If the type of a field has no Avro counterpart, or the type could not be written or read.
     """
     schema = _record(of, {})
     check_readable(of)
+    check_structs(of)
+    drop_caches(of)
+    if not schema["fields"]:  # Confluent's deserializer takes data without any byte for damaged data
+        raise SettingsError(
+            f"{of!r} has no fields, so its Avro data would be empty and could not be read. Add a field"
+        )
     return schema if namespace is None else {**schema, "namespace": namespace}
 
 
@@ -58,33 +74,35 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
     """Return the JSON Schema of a record type.
 
     Raises:
-        SettingsError: If the type could not be read.
+        SettingsError: If the type could not be described or read.
     """
     if is_pydantic(of):
         found: dict[str, Any] = of.model_json_schema()
     else:
         check_readable(of)
-        (reference,), parts = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
-        drop_caches(of)
-        parts = dict(parts)
-        own = parts.pop(reference["$ref"].rpartition("/")[2])
-        found = {**own, "$defs": parts} if parts else own
-    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": of.__name__, **found}
-
-
-def check_readable(of: type[Any]) -> None:
-    """Refuse a type whose objects could be written but not read, such as a union of two dataclasses.
-
-    Raises:
-        SettingsError: If msgspec, which reads dataclasses and Structs, does not support the type.
-    """
-    if not is_pydantic(of):
         try:
-            drop_caches(of)
+            (reference,), parts = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
         except TypeError as error:
-            raise SettingsError(
-                f"{of!r}: {error}. Change the type so that its objects can be read again"
-            ) from None
+            raise SettingsError(f"{of!r} has no JSON Schema: {error}. Give the schema as text") from None
+        drop_caches(of)
+        own = parts[reference["$ref"].rpartition("/")[2]]
+        if json.dumps(reference["$ref"]) not in json.dumps(parts):  # a type that contains itself stays
+            parts = {name: part for name, part in parts.items() if part is not own}
+        found = {**own, "$defs": parts} if parts else own
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": of.__name__, **_in_draft_7(found)}
+
+
+def _in_draft_7(schema: Any) -> Any:
+    """Return a schema with the words of draft 7 for the items of tuples; msgspec and pydantic use those of draft 2020-12."""
+    if isinstance(schema, list):
+        return [_in_draft_7(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _in_draft_7(each) for name, each in schema.items()}
+    if isinstance(schema.get("prefixItems"), list):
+        others = found.get("items", True)
+        found |= {"items": found.pop("prefixItems"), "additionalItems": others}
+    return found
 
 
 def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
@@ -94,16 +112,24 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
         keep: Whether bytes, times, dates and decimals remain, as Avro's library expects. For JSON, they become text.
     """
     kept = _KEPT if keep else ()
+    shaped = _with_lists if may_have_tuples(of) else (lambda plain: plain)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, of):
             raise SerdeError(f"expected {of.__name__}, got {type(value).__name__}: {value!r}")
         plain = value
         if is_pydantic(of):  # like the schemas: Avro's has the names of the fields, JSON's their aliases
-            plain = value.model_dump(mode="python" if keep else "json", by_alias=not keep)
-        return msgspec.to_builtins(plain, builtin_types=kept)
+            plain = value.model_dump(mode="python" if keep else "json", by_alias=not keep, round_trip=True)
+        return shaped(msgspec.to_builtins(plain, builtin_types=kept))
 
     return convert
+
+
+def _with_lists(plain: Any) -> Any:
+    """Return plain data with lists for tuples: no arrays for the validation of JSON, and the name of a branch for Avro's library."""
+    if isinstance(plain, dict):
+        return {name: _with_lists(each) for name, each in plain.items()}
+    return [_with_lists(each) for each in plain] if isinstance(plain, list | tuple) else plain
 
 
 def from_plain(of: type[Any]) -> Callable[[Any], Any]:
@@ -115,7 +141,7 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
     def convert(data: Any) -> Any:
         return msgspec.convert(data, of, builtin_types=_KEPT, strict=False)
 
-    owners = [owner for owner in _owners(of) if _is_pickled_with_attributes(owner)]
+    owners = [owner for owner in classes_of(of) if _is_pickled_with_attributes(owner)]
     if not owners:
         return convert
 
@@ -123,13 +149,9 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
         try:
             return convert(data)
         finally:
-            _drop(owners)
+            forget(owners)
 
     return convert_and_forget
-
-
-def is_pydantic(of: Any) -> bool:
-    return hasattr(of, "model_validate") and hasattr(of, "model_json_schema")
 
 
 def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +170,9 @@ def in_utc(plain: Any) -> Any:
         return plain if plain.tzinfo is not None else plain.replace(tzinfo=UTC)
     if isinstance(plain, dict):
         return {name: in_utc(each) for name, each in plain.items()}
-    if isinstance(plain, list | tuple):
+    if isinstance(plain, tuple):  # the name of a branch of a union, and its data
+        return tuple(in_utc(each) for each in plain)
+    if isinstance(plain, list):
         return [in_utc(each) for each in plain]
     return plain
 
@@ -170,53 +194,21 @@ def check_finite(plain: Any) -> None:
             check_finite(each)
 
 
-def parts_of(kind: Any) -> list[Any]:
-    """Return the descriptions of a type and of the types in it."""
-    return list(_types_within(msgspec.inspect.type_info(kind), set()))
-
-
-def drop_caches(kind: Any) -> None:
-    """Remove what msgspec has stored in the classes of a type. Decoders that exist do not need it.
-
-    It cannot be pickled, and a class of the program that is run (``__main__``) is pickled with its attributes.
-    """
-    _drop(_owners(kind))
-
-
-def _drop(owners: Iterable[type[Any]]) -> None:
-    for owner in owners:
-        if _CACHE in vars(owner):
-            delattr(owner, _CACHE)
-
-
-def _owners(kind: Any) -> list[type[Any]]:
-    """Return the classes of a type, in which msgspec stores a cache."""
-    owners = (getattr(part, "cls", None) for part in parts_of(kind))
-    return [owner for owner in owners if isinstance(owner, type)]
-
-
 def _is_pickled_with_attributes(kind: type[Any]) -> bool:
     """Return whether a class belongs to the program that is run in this process. Its workers load it under the same name, from elsewhere."""
     return getattr(sys.modules.get("__main__"), kind.__name__, None) is kind
-
-
-def _types_within(info: Any, seen: set[int]) -> Iterator[Any]:
-    """Yield the description of a type and those of the types in it, which may contain themselves."""
-    if isinstance(info, tuple):
-        for each in info:
-            yield from _types_within(each, seen)
-    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
-        seen.add(id(info))
-        yield info
-        for name in info.__struct_fields__:
-            yield from _types_within(getattr(info, name), seen)
 
 
 def _record(of: type[Any], known: dict[type[Any], str]) -> dict[str, Any]:
     known[of] = _checked_name(of.__name__, f"the name of {of!r}")
     hints = get_type_hints(of)
     defaults = _defaults(of)
-    fields = [_field(of, name, hint, defaults, known) for name, hint in hints.items() if name in defaults]
+    written = written_names(of)
+    fields = [
+        {"name": written.get(name, name), **_field(of, name, hint, defaults, known)}
+        for name, hint in hints.items()
+        if name in defaults
+    ]
     return {"type": "record", "name": of.__name__, "fields": fields}
 
 
@@ -248,8 +240,8 @@ def _default(default: Any, factory: Any) -> Any:
 def _field(
     of: type[Any], name: str, hint: Any, defaults: Mapping[str, Any], known: dict[type[Any], str]
 ) -> dict[str, Any]:
-    _checked_name(name, f"the name of a field of {of.__name__}")
-    found: dict[str, Any] = {"name": name, "type": _type(hint, known, f"{of.__name__}.{name}")}
+    _checked_name(written_names(of).get(name, name), f"the name of a field of {of.__name__}")
+    found: dict[str, Any] = {"type": _type(hint, known, f"{of.__name__}.{name}")}
     try:
         default = _json_default(defaults[name])
     except SerdeError:
@@ -277,7 +269,11 @@ def _json_default(default: Any) -> Any:
         items = [_json_default(item) for item in default]
         return sorted(items, key=repr) if isinstance(default, set | frozenset) else items
     if is_record(type(default)):
-        return {name: _json_default(getattr(default, name)) for name in _defaults(type(default))}
+        written = written_names(type(default))
+        return {
+            written.get(name, name): _json_default(getattr(default, name))
+            for name in _defaults(type(default))
+        }
     raise SerdeError(f"{default!r} is not JSON")
 
 

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -21,6 +21,7 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from google.protobuf.message import Message
 
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
@@ -44,12 +45,34 @@ def registry_of(given: str | Mapping[str, Any]) -> Registry:
             request, in seconds) is 10 by default.
 
     Raises:
-        SettingsError: If there is no address.
+        SettingsError: If there is no address, or a setting that is text has another type.
     """
+    if not isinstance(given, str | Mapping):
+        raise SettingsError(f"registry={given!r} is neither an address nor settings by name")
     settings = {"url": given} if isinstance(given, str) else dict(given)
     if not settings.get("url"):
         raise SettingsError("a schema registry needs an address: registry='http://localhost:8081'")
+    for name, value in settings.items():
+        if not isinstance(name, str):
+            raise SettingsError(f"the name of a setting of the schema registry is text, not {name!r}")
+        is_text = isinstance(value, str) or any(hasattr(value, way) for way in _SECRET_TEXT)
+        if _TEXT.fullmatch(name) and not (is_text or value is None):
+            raise SettingsError(
+                f"the setting {name!r} of the schema registry is text or a reference such as ms.secret.env('NAME'), not "
+                f"{type(value).__name__}"
+            )
     return tuple(sorted(settings.items()))
+
+
+_TEXT: Final = re.compile(r"url|basic\.auth\..*|ssl\.(ca|certificate|key)\.(location|password)")
+"""Names of the settings whose value is text; others may be numbers, dictionaries or functions."""
+_SECRET_TEXT: Final = ("fetch", "get_secret_value")
+"""The methods that return the text of a reference to a secret, and of pydantic's ``SecretStr``."""
+
+
+def _revealed(value: Any) -> Any:
+    reveal = next((getattr(value, way) for way in _SECRET_TEXT if hasattr(value, way)), None)
+    return value if reveal is None else reveal()
 
 
 def client_of(registry: Registry) -> SchemaRegistryClient:
@@ -63,10 +86,10 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
         for owner, known, client in _CLIENTS:
             if (owner, known) == (process, registry):  # a forked process must not share connections
                 return client
-        settings = {name: value.fetch() if hasattr(value, "fetch") else value for name, value in registry}
+        settings = {name: _revealed(value) for name, value in registry}
         try:
             client = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise SettingsError(
                 f"the client of the schema registry rejects its settings: {_without_user_info(str(error))}"
             ) from None
@@ -106,7 +129,7 @@ class SchemaFormat:
     format: Format
     of: type[Any] | None
     schema: str | type[Message]
-    registry: Registry
+    registry: Registry = field(repr=False)  # it may contain a password
     subject: Subject
     register: Register
 
@@ -269,3 +292,21 @@ def _reason(error: Exception) -> str:
 def name_of(schema: str) -> str:
     parsed = json.loads(schema)
     return str(parsed.get("name", parsed.get("type"))) if isinstance(parsed, dict) else str(parsed)
+
+
+def check_avro(schema: str, of: type[Any] | None) -> None:
+    """Refuse a schema with which Avro's library could not write.
+
+    Raises:
+        SettingsError: If it is not a schema, or two types in it have one name.
+    """
+    try:
+        parse_schema(json.loads(schema))
+    except (SchemaParseException, UnknownType, TypeError, ValueError, KeyError) as error:
+        given = "the schema" if of is None else f"the schema of {of!r}"
+        advice = (
+            "Rename one of the two types, or give the schema as text"
+            if "redefined" in str(error)
+            else "Correct the schema"
+        )
+        raise SettingsError(f"{given} is not valid in Avro: {error}. {advice}") from None

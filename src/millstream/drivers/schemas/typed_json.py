@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.record_types import (
-    by_name_or_alias,
-    check_finite,
-    drop_caches,
-    is_pydantic,
-    parts_of,
-)
+from millstream.drivers.schemas.readable_types import drop_caches, is_pydantic, parts_of
+from millstream.drivers.schemas.record_types import by_name_or_alias, check_finite
 
 _NULL: Final = b"null"
 _INSTEAD: Final = "Use types that it supports, or write a serde with serdes.of(...)"
@@ -83,9 +78,9 @@ class PydanticJson:
         if not isinstance(value, self._model):
             raise SerdeError(f"typed JSON: expected {self._model.__name__}, got {type(value).__name__}")
         try:
-            data: bytes = value.model_dump_json().encode()
+            data: bytes = value.model_dump_json(round_trip=True).encode()
             if _NULL in data:
-                check_finite(value.model_dump())
+                check_finite(value.model_dump(round_trip=True))
             return data
         except (TypeError, ValueError) as error:
             raise SerdeError(f"typed JSON: {error}") from None
@@ -99,7 +94,12 @@ class PydanticJson:
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
     made = PydanticJson(kind) if is_pydantic(kind) else TypedJson(_supported(kind))
-    return of(made.write, made.read, name=name or f"json:{getattr(kind, '__name__', kind)}")
+    return of(made.write, made.read, name=name or f"json:{_name_of(kind)}")
+
+
+def _name_of(kind: Any) -> str:
+    """Return the name of a type. That of ``list[int]`` is not only ``list``: a store remembers what its rows are."""
+    return str(kind) if get_origin(kind) is not None else getattr(kind, "__name__", str(kind))
 
 
 def _supported(kind: Any) -> Any:

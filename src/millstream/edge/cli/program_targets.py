@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
@@ -142,15 +142,23 @@ def _imported(name: str) -> ModuleType:
 
 def _called(function: Callable[..., object], target: str) -> Any:
     kinds = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    for name, parameter in signature(function).parameters.items():
+    try:
+        parameters = signature(function).parameters
+    except (TypeError, ValueError):  # some functions that are written in C
+        raise TargetError(f"{target!r} is {_kind(function)}; {_EXPECTED}") from None
+    for name, parameter in parameters.items():
         if parameter.default is Parameter.empty and parameter.kind not in kinds:
             raise TargetError(f"{target!r} needs the argument {name!r}; {_EXPECTED}")
     try:
-        return function()
+        found = function()
     except Exception as error:
         if _is_explained(error):
             raise
         raise _program_error(f"{target!r} failed", error) from None
+    if isinstance(found, Coroutine):
+        found.close()  # it would otherwise warn that nobody has awaited it
+        raise TargetError(f"{target!r} is an async function, which nothing awaits here; {_EXPECTED}")
+    return found
 
 
 def _is_explained(error: Exception) -> bool:

@@ -62,8 +62,8 @@ class Envelope:
     def source(self) -> TopicPartition | None:
         """Where the record was read; None if unknown, for example after a failure in a punctuation."""
         facts = self.facts
-        topic, partition = facts.get("topic", ""), facts.get("partition", "")
-        return TopicPartition(topic, int(partition)) if topic and partition.isdecimal() else None
+        topic, partition = facts.get("topic", ""), _number_in(facts.get("partition", ""))
+        return TopicPartition(topic, partition) if topic and partition is not None else None
 
     @property
     def as_read(self) -> bool:
@@ -81,14 +81,18 @@ class Envelope:
     @property
     def replays(self) -> int:
         """How many times the record was replayed before this failure."""
-        count = _texts(self.headers, REPLAYS).get("", "0")
-        return int(count) if count.isdecimal() else 0
+        return _number_in(_texts(self.headers, REPLAYS).get("", "")) or 0
 
     def sent_back(self) -> Headers:
         """Return the headers of the replayed record: its own headers, and those of the replay."""
         own = (header for header in self.own_headers if not header[0].startswith((REPLAYS, REPLAYED_FROM)))
         position = f"{self.topic_partition.topic}/{self.topic_partition.partition}/{self.offset}"
         return (*own, (REPLAYS, str(self.replays + 1).encode()), (REPLAYED_FROM, position.encode()))
+
+
+def _number_in(text: str) -> int | None:
+    """Return the number in a header, which anybody may have written; None if it is not one of at most nine digits."""
+    return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 @dataclass(frozen=True)

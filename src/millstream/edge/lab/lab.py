@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from millstream.edge.lab.figures import picture
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.records.topic_records import broker_of, send_records
 from millstream.edge.records.topic_serdes import serdes_of
-from millstream.edge.settings.environment_variables import PREFIX, settings_file
+from millstream.edge.settings.setting_sources import servers_are_named
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.status.application_status import Status
@@ -320,7 +319,7 @@ class Lab:
     def _settings_with_broker(self) -> Mapping[str, Any]:
         """Return the settings of the application; on the first call, start a broker if the settings name none."""
         known = {**self._broker_settings, **self._settings}
-        if "bootstrap_servers" in known or f"{PREFIX}BOOTSTRAP_SERVERS" in os.environ or settings_file():
+        if "bootstrap_servers" in known or servers_are_named():
             return known
         from millstream.testing.kafka import EmbeddedKafka
 

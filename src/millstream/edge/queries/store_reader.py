@@ -185,8 +185,9 @@ class StoreReader(Generic[K, V]):
 
         Source: ``ReadOnlyWindowStore.fetch``; ``ReadOnlySessionStore.fetch``.
         """
-        times = (time for time in (time_from, time_to) if time is not None)
-        return self.answer("fetch", key, *times, limit=limit).value
+        times = (time_from,) if time_to is None else (time_from, time_to)
+        given = () if times == (None,) else times
+        return self.answer("fetch", key, *given, limit=limit).value
 
     def fetch_all(self, time_from: int, time_to: int, *, limit: int | None = None) -> list[tuple[K, V]]:
         """Return the windows of all keys that start between two times.

@@ -266,18 +266,54 @@ def _reference(name: str, written: Mapping[str, Any]) -> Secret:
     kinds = {"env": secret_references.env, "file": secret_references.file}
     if len(written) == 1 and (kind := next(iter(written))) in kinds and isinstance(written[kind], str):
         return kinds[kind](written[kind])
-    raise ValueError(f"{name!r} is text, or names a secret: {{'env': 'NAME'}} or {{'file': '/path'}}")
+    raise ValueError(
+        f"{name!r} is text, or names a secret: {{'env': 'NAME'}} or {{'file': '/path'}}{_quoting(name, written)}"
+    )
 
 
-def _of_jaas(name: str, config: str) -> dict[str, Any]:
-    """Return user name and password of a login configuration of Java's clients."""
-    facts = {fact: _ESCAPED.sub(r"\1", "".join(text)) for fact, *text in _JAAS.findall(config)}
+def _quoting(name: str, written: Mapping[str, Any]) -> str:
+    """Return what to do about a name of a settings file that TOML divides at its dots."""
+    inner: Any = written
+    while isinstance(inner, dict) and len(inner) == 1:
+        (part, inner), *_ = inner.items()
+        name = f"{name}.{part}"
+    return "" if isinstance(inner, dict) else f'. In TOML, quote the name: "{name}" = ...'
+
+
+def _of_jaas(name: str, config: Any) -> dict[str, Any]:
+    """Return user name and password of a login configuration of Java's clients. The password of one that is hidden is hidden too."""
+    if isinstance(config, Secret):
+        raise ValueError(f"{name!r} cannot be {config!r}; use 'sasl.username' and 'sasl.password'")
+    text = revealed(config)
+    if not isinstance(text, str):
+        raise ValueError(f"{name!r} is text, not {type(text).__name__}")
+    facts = {fact: _ESCAPED.sub(r"\1", "".join(parts)) for fact, *parts in _JAAS.findall(text)}
     try:
-        return {f"sasl.{fact}": facts[fact] for fact in ("username", "password")}
+        password = facts["password"] if text is config else type(config)(facts["password"])
+        return {"sasl.username": facts["username"], "sasl.password": password}
     except KeyError:
         raise ValueError(
             f"{name!r} has no username and password; write librdkafka's settings instead, such as 'sasl.oauthbearer.client.id'"
         ) from None
+
+
+def _spelled_as_librdkafka(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {name: _reference(name, value)}
+    if name == "sasl.jaas.config":
+        return _of_jaas(name, value)
+    return {"sasl.mechanisms" if name == "sasl.mechanism" else name: value}
+
+
+def in_one_spelling(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return client settings with one name for each, so that they override those of another source. What cannot be read is unchanged."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        try:
+            result.update(_spelled_as_librdkafka(name, value))
+        except ValueError:
+            result[name] = value
+    return result
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,18 +338,10 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         if name in _RULE_OF:
             _RULE_OF[name].check(name, value)
-        if isinstance(value, dict):
-            result[name] = _reference(name, value)
-        elif name == "sasl.jaas.config":
-            if isinstance(value, Secret):
-                raise ValueError(f"{name!r} cannot be {value!r}; use 'sasl.username' and 'sasl.password'")
-            result.update(_of_jaas(name, revealed(value)))
-        elif name == "sasl.mechanism":
-            result["sasl.mechanisms"] = value
-        elif callable(value) and not isinstance(value, Callback):
+        if callable(value) and not isinstance(value, Callback):
             result[name] = Callback(value)
         else:
-            result[name] = value
+            result.update(_spelled_as_librdkafka(name, value))
     return result
 
 

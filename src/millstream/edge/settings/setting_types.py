@@ -26,6 +26,14 @@ def _require_text(value: Any) -> Any:
     return value
 
 
+def _expanded(path: Path) -> Path:
+    """Return a path with the home directory for ``~``, which no shell replaces in a settings file."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise PydanticCustomError("home", "{why}", {"why": str(error)}) from None
+
+
 def _topic(name: str) -> str:
     try:
         return checked_name(name, "topic")
@@ -93,7 +101,7 @@ def checked_policy(policy: Any) -> Any:
 
 
 FilledText = Annotated[str, BeforeValidator(_require_text)]
-Directory = Annotated[Path, BeforeValidator(_require_text)]
+Directory = Annotated[Path, BeforeValidator(_require_text), AfterValidator(_expanded)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Master = Annotated[str, AfterValidator(master_of)]
 Replicas = Annotated[int, Field(ge=-1), AfterValidator(_replicas)]

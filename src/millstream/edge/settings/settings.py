@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +28,7 @@ from millstream.core.topology.analysis.ranges import is_automatic
 from millstream.drivers.kafka.secret_references import Secret
 from millstream.edge.settings.client_settings import SECRET, librdkafka_settings, revealed
 from millstream.edge.settings.environment_variables import PREFIX, nested, settings_file, variables_of
+from millstream.edge.settings.setting_sources import EntryByEntry
 from millstream.edge.settings.setting_types import (
     Directory,
     FilledText,
@@ -272,11 +275,16 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: keywords, environment, and the TOML file from MILLSTREAM_CONFIG."""
         entries, variables = InitSettingsSource(settings_cls, nested(os.environ)), variables_of(settings_cls)
-        return init_settings, entries, variables, TomlConfigSettingsSource(settings_cls, settings_file())
+        file = TomlConfigSettingsSource(settings_cls, settings_file())
+        sources = (init_settings, entries, variables, file)
+        return tuple(EntryByEntry(settings_cls, source) for source in sources)
 
     @field_validator("bootstrap_servers", mode="before")
     @classmethod
     def _servers(cls, servers: Any) -> Any:
+        if isinstance(servers, str) and servers.lstrip().startswith("["):
+            with suppress(ValueError):  # an address in brackets, such as [::1]:9092, is no JSON
+                servers = json.loads(servers)
         listed = isinstance(servers, list | tuple) and all(isinstance(server, str) for server in servers)
         return ",".join(servers) if listed else servers
 

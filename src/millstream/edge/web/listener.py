@@ -12,7 +12,8 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -104,7 +105,8 @@ class Listener:
         except OSError as error:
             raise _unopened(f"{name}:{port}", error) from None
         self.port: int = self._server.server_address[1]
-        self._server.own_only = is_loopback(host)
+        if is_loopback(str(self._server.server_address[0])):  # of the address: 127.1 is one too
+            self._server.own_names = _OWN_NAMES | {host.lower()}
         self.url = f"http://{name}:{self.port}"
         """The URL for a browser on this host."""
         threading.Thread(
@@ -115,8 +117,11 @@ class Listener:
         ).start()
 
     def close(self) -> None:
+        """Stop listening. Requests that are being answered are finished; connections that wait for a request end."""
+        self._server.closed = True
         self._server.shutdown()
         self._server.server_close()
+        self._server.end_connections()
 
 
 def _unopened(address: str, error: OSError) -> SettingsError:
@@ -129,11 +134,10 @@ def _unopened(address: str, error: OSError) -> SettingsError:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    """Return whether only this host can reach an IP address."""
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 class _Server(ThreadingHTTPServer):
@@ -142,10 +146,14 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    own_only = True
+    own_names: Collection[str] | None = None
+    """The names of the server, if only this host can reach it; others are refused."""
+    closed = False
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.Semaphore(_MOST_CONNECTIONS)
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -155,10 +163,24 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open.add(request)
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def end_connections(self) -> None:
+        """End the reading of requests; a response that is being written is not cut off."""
+        with self._lock:
+            for request in self._open:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RD)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request from %s ended early", client_address, exc_info=True)
@@ -189,11 +211,19 @@ class _PageHandler(BaseHTTPRequestHandler):
         log.debug("%s", format % args)
 
     def _response_to(self, method: str) -> HttpResponse:
-        path = urlsplit(self.path).path
+        server = self.server
+        assert isinstance(server, _Server)
+        if server.closed:
+            self.close_connection = True
+            return HttpResponse.error("the server is being closed", HTTPStatus.SERVICE_UNAVAILABLE)
         request = self._request(method)
         if isinstance(request, HttpResponse):
             return request
-        refused = self._of_another_origin(request) or self.guard(path, request)
+        try:
+            path, name = urlsplit(self.path).path, urlsplit(f"//{request.headers.get('host', '')}").hostname
+        except ValueError as error:
+            return HttpResponse.error(f"not an address: {error}", HTTPStatus.BAD_REQUEST)
+        refused = self._of_another_origin(request, name or "", server) or self.guard(path, request)
         if refused is not None:
             return refused
         route = self.routes.get((method, path))
@@ -211,8 +241,6 @@ class _PageHandler(BaseHTTPRequestHandler):
 
     def _request(self, method: str) -> HttpRequest | HttpResponse:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if method == "GET":
-            return HttpRequest(headers)
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not length.isdecimal():
             self.close_connection = True
@@ -222,6 +250,8 @@ class _PageHandler(BaseHTTPRequestHandler):
             why = f"the body has more than {_MOST_BYTES:,} bytes"
             return HttpResponse.error(why, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         content = self.rfile.read(int(length))
+        if method == "GET":  # its body, if any, must not be taken for the next request
+            return HttpRequest(headers)
         try:
             body = json.loads(content or b"{}")
         except (ValueError, RecursionError):
@@ -230,16 +260,12 @@ class _PageHandler(BaseHTTPRequestHandler):
             return HttpResponse.error("the body is not a JSON object", HTTPStatus.BAD_REQUEST)
         return HttpRequest(headers, body)
 
-    def _of_another_origin(self, request: HttpRequest) -> HttpResponse | None:
+    def _of_another_origin(self, request: HttpRequest, name: str, server: _Server) -> HttpResponse | None:
         """Refuse requests from other origins and, on a loopback address, requests for other host names."""
-        host = request.headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
-        server = self.server
-        assert isinstance(server, _Server)
-        if server.own_only and name not in _OWN_NAMES:
+        if server.own_names is not None and name not in server.own_names:
             return HttpResponse.error("unknown name", HTTPStatus.MISDIRECTED_REQUEST)
-        origin = request.headers.get("origin")
-        if (origin is not None and origin != f"http://{host}") or request.headers.get("sec-fetch-site") in (
+        origin, own = request.headers.get("origin"), f"http://{request.headers.get('host', '')}"
+        if (origin is not None and origin != own) or request.headers.get("sec-fetch-site") in (
             "cross-site",
             "same-site",
         ):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.record import ValueAndTimestamp
-from millstream.core.model.windowed import Windowed
+from millstream.core.model.windowed import VersionedRecord, Windowed
 from millstream.testing._driver_faults import DriverFaults
 from millstream.testing._tasks import store_of, stores_of
 from millstream.testing.slice_file import read_slice
@@ -135,7 +135,7 @@ class DriverTables(DriverFaults):
 
         Args:
             name: The store.
-            table: A table with some of the columns ``key``, ``value``, ``time`` (of stores with timestamps), and ``start`` and ``end`` (of
+            table: A table with some of the columns ``key``, ``value``, ``time`` (of stores with timestamps, and of versioned stores), and ``start`` and ``end`` (of
                 window and session stores); other columns are not compared.
             partition: The partition of the task; see :meth:`store`.
 
@@ -211,7 +211,7 @@ def _entry(key: object, value: object) -> Row:
     if isinstance(key, Windowed):
         row |= {"start": cell_of(key.start), "end": cell_of(key.end)}
         key = key.key
-    if isinstance(value, ValueAndTimestamp):
+    if isinstance(value, ValueAndTimestamp | VersionedRecord):
         row["time"] = cell_of(value.timestamp)
         value = value.value
     return {**row, "key": cell_of(key), "value": cell_of(value)}

@@ -73,7 +73,9 @@ def value_in(cell: str) -> Any:
 
 
 def cell_of(value: object) -> str:
-    """Return the cell for a value. A value that is not JSON-compatible is written as ``str`` writes it.
+    """Return the cell for a value. A value that is not JSON-compatible is written as ``str`` writes it, or as this text in JSON.
+
+    A cell that is copied from a printed table has the same value again.
 
     Example:
         >>> cell_of(12), cell_of("12"), cell_of("vase"), cell_of(None), cell_of({"a": 1})
@@ -83,7 +85,7 @@ def cell_of(value: object) -> str:
         try:
             value = value.decode()
         except UnicodeDecodeError:
-            return repr(value)
+            return _cell_of_text(repr(value))
     if isinstance(value, str):
         plain = (
             value_in(value) == value and value == value.strip() and "|" not in value and value.isprintable()
@@ -92,7 +94,12 @@ def cell_of(value: object) -> str:
     try:
         return _json(value)
     except (TypeError, ValueError):
-        return str(value)
+        return _cell_of_text(str(value))
+
+
+def _cell_of_text(text: str) -> str:
+    """Return a text that may look like JSON, such as that of ``Decimal("1.5")``, and JSON if the text would become another when read."""
+    return text if cell_of(value_in(text)) == text else cell_of(text)
 
 
 def _json(value: object) -> str:

@@ -7,19 +7,23 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, make_dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import IntEnum
 from typing import Any, Literal
+from uuid import UUID
 
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from pydantic import SecretStr
 
 import millstream as ms
 from millstream.core.model.errors import DeserializationError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import read, serialize_for_topic
 from millstream.drivers.schemas import registry_serde
-from millstream.drivers.schemas.registry_serde import client_of, registry_of
+from millstream.drivers.schemas.registry_serde import SchemaFormat, client_of, registry_of
 
 
 @dataclass
@@ -287,12 +291,35 @@ def test_protobuf_of_records_and_dicts(registry: str, basket: Basket) -> None:
         ({"items": [{"sku": "tea", "count": "two"}]}, r"Basket.items.count cannot be 'two'"),
         ({"items": ["tea"]}, r"Basket.items needs a dict, got str: 'tea'"),
         ({"raw": 7}, r"Basket.raw cannot be 7"),
+        ({"note": b"abc"}, r"Basket.note cannot be b'abc': it needs text, not bytes"),
+        ({"note": ["x"]}, r"Basket.note cannot be \['x'\]: it needs text, not list"),
+        ({"note": 5}, r"Basket.note cannot be 5: it needs text, not int"),
+        ({"tags": ["a", None]}, r"Basket.tags cannot be \['a', None\]: it needs text, not NoneType"),
+        ({"tags": "ab"}, r"Basket.tags cannot be 'ab': a repeated field needs a list, not str"),
+        ({"items": {"sku": "tea"}}, r"Basket.items cannot be .*: a repeated field needs a list, not dict"),
     ],
 )
 def test_what_does_not_fit_a_message(registry: str, data: dict[str, Any], reason: str) -> None:
     serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
     with pytest.raises(SerdeError, match=reason):
         serialize_for_topic(serde, data, "baskets", "value", ())
+
+
+class Number(IntEnum):
+    SMALL = 0
+
+
+def test_dates_and_numbers_with_a_form_as_text_become_text(registry: str) -> None:
+    serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
+    data = serde.serialize({"tags": [date(2026, 1, 2), Decimal("1.10"), UUID(int=5)]})
+    assert serde.deserialize(data)["tags"] == ["2026-01-02", "1.10", str(UUID(int=5))]
+
+
+@pytest.mark.parametrize("kind", [Number, int])
+def test_a_number_for_an_enum_could_not_be_read(kind: type[Any]) -> None:
+    of = make_dataclass("Numbered", [("size", kind)])
+    with pytest.raises(SettingsError, match=r"Numbered\.size has the type .*, but the enum Size is read as"):
+        ms.serdes.protobuf(basket_class(), of, registry="mock://x")
 
 
 @pytest.mark.parametrize("data", [b"", b"plain text", b"\x01\x00\x00\x00\x01tea"])
@@ -359,6 +386,13 @@ def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
     ("arguments", "why"),
     [
         ({"registry": ""}, "needs an address"),
+        ({"registry": 5}, "registry=5 is neither an address nor settings by name"),
+        ({"registry": {"url": "mock://x", 1: 2}}, "name of a setting of the schema registry is text, not 1"),
+        ({"registry": {"url": 5}}, "the setting 'url' of the schema registry is text or a reference"),
+        (
+            {"registry": {"url": "mock://x", "basic.auth.user.info": {"env": "INFO"}}},
+            r"'basic.auth.user.info' of .* is text or a reference such as ms.secret.env\('NAME'\), not dict",
+        ),
         ({"registry": {"url": "mock://x"}, "subject": "topics"}, "subject='topics' must be one of 'topic'"),
         ({"registry": "mock://x", "register": "always"}, "register='always' must be one of 'auto'"),
     ],
@@ -410,3 +444,10 @@ def test_the_error_for_an_address_has_no_password() -> None:
     with pytest.raises(SettingsError, match=r"Invalid url ftp://one:8081") as raised:
         serde.serialize(Order("a", 1))
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_password_may_be_a_secret_str_and_is_not_shown() -> None:
+    for info in ("ada:hunter2", SecretStr("ada:hunter2")):
+        settings = {"url": "http://127.0.0.1:9", "basic.auth.user.info": info}
+        assert client_of(registry_of(settings)) is client_of(registry_of(settings))
+        assert "hunter2" not in repr(SchemaFormat("avro", None, "{}", registry_of(settings), "topic", "auto"))

@@ -166,3 +166,8 @@ def test_a_number_alone_is_finite() -> None:
     assert ms.serdes.typed(float).serialize(1.5) == b"1.5"
     with pytest.raises(SerdeError, match="nan is not JSON"):
         ms.serdes.typed(float).serialize(float("nan"))
+
+
+def test_types_with_arguments_have_different_names() -> None:
+    names = [ms.serdes.typed(kind).name for kind in (list[int], list[str], dict[str, int], int)]
+    assert names == ["json:list[int]", "json:list[str]", "json:dict[str, int]", "json:int"]

@@ -106,6 +106,13 @@ def test_a_letter_of_kafka_streams() -> None:
     assert [name for name, _ in found.sent_back()] == [REPLAYS, REPLAYED_FROM]
 
 
+def test_a_header_with_many_digits_is_no_number() -> None:
+    found = letter(
+        (REPLAYS, "9" * 5000), ("millstream.error.topic", "in"), ("millstream.error.partition", "1" * 5000)
+    )
+    assert (found.source, found.replays) == (None, 0)
+
+
 def test_a_record_that_came_back_is_counted_and_the_newest_header_counts() -> None:
     again = Envelope(TopicPartition("dead", 0), 4, b"k", b"v", 1, letter().sent_back())
     twice = Envelope(TopicPartition("dead", 0), 5, b"k", b"v", 1, again.sent_back())

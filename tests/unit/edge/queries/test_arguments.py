@@ -113,6 +113,12 @@ def test_an_argument_that_does_not_fit_is_named(
     assert "operator" not in str(raised.value)
 
 
+def test_a_window_needs_its_earliest_start(answers: Answers) -> None:
+    minutes: Any = reader(answers, "minutes")
+    with pytest.raises(QueryError, match=r"time_from must be a time in ms since the epoch.*, not NoneType"):
+        minutes.fetch("tea", None, NOW)
+
+
 def test_json_that_is_nested_too_deeply_is_no_key() -> None:
     spec = ms.stores.key_value("sets", ms.serdes.json, ms.serdes.int64)
     with pytest.raises(

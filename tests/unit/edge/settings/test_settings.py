@@ -580,7 +580,7 @@ class TestWhatIsNoText:
             "acks"
         ] == ("all")
         jaas = SecretStr(f'x required username="me" password="{SECRET}";')
-        assert librdkafka_settings({"sasl.jaas.config": jaas})["sasl.password"] == SECRET
+        assert librdkafka_settings({"sasl.jaas.config": jaas})["sasl.password"] == SecretStr(SECRET)
 
     @pytest.mark.parametrize("servers", [["a:1", "b:2"], ("a:1", "b:2"), "a:1,b:2"])
     def test_servers_may_be_a_list(self, servers: Any) -> None:

@@ -85,6 +85,7 @@ def examine(
 
 def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple[Inquiry, Finding]:
     """Return the inquiry from the environment and the settings file, and a finding about these settings."""
+    from millstream.edge.settings.setting_sources import servers_are_named
     from millstream.edge.settings.settings import Settings
     from millstream.edge.settings.settings_loading import settings_from
 
@@ -94,10 +95,12 @@ def inquiry_for(bootstrap_servers: str | None, topics: tuple[str, ...]) -> tuple
     try:
         settings = settings_from(given)
         return _inquiry(settings, settings.bootstrap_servers, topics), about
-    except SettingsError:
-        pass  # perhaps only because no broker is set
+    except SettingsError as error:
+        problem = error  # perhaps only that no broker is set
     try:
-        settings = settings_from({"bootstrap_servers": _NO_SERVERS, **given})
+        if given or servers_are_named():
+            raise problem
+        settings = settings_from({"bootstrap_servers": _NO_SERVERS})
     except SettingsError as error:
         fix = "correct --bootstrap-servers, the environment variable MILLSTREAM_... or the file that MILLSTREAM_CONFIG names"
         settings, about = Settings.model_construct(), Finding("settings", False, str(error), fix)

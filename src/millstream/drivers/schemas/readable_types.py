@@ -1,0 +1,125 @@
+"""What msgspec, which reads dataclasses and Structs, says about a type: the types in it, and why it could not be read or not written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec.inspect import (
+    AnyType,
+    CustomType,
+    NamedTupleType,
+    StructType,
+    TupleType,
+    UnionType,
+    VarTupleType,
+)
+
+from millstream.core.model.errors import SettingsError
+
+_CACHE: Final = "__msgspec_cache__"
+
+
+def is_pydantic(of: Any) -> bool:
+    return hasattr(of, "model_validate") and hasattr(of, "model_json_schema")
+
+
+def check_readable(of: type[Any]) -> None:
+    """Refuse a type whose objects could be written but not read, such as a union of two dataclasses.
+
+    Raises:
+        SettingsError: If msgspec does not support the type.
+    """
+    if is_pydantic(of):
+        return
+    try:
+        parts = parts_of(of)
+        drop_caches(of)
+    except TypeError as error:
+        raise SettingsError(f"{of!r}: {error}. {_CHANGE}") from None
+    unknown = [part.cls for part in parts if isinstance(part, CustomType)]
+    if unknown:
+        raise SettingsError(f"{of!r}: msgspec does not support {unknown[0]!r}, a type in it. {_CHANGE}")
+
+
+_CHANGE: Final = "Change the type so that its objects can be read again"
+
+
+def check_structs(of: type[Any]) -> None:
+    """Refuse Structs whose plain data is no dict of all fields, which Avro's library would take for data without these fields.
+
+    Raises:
+        SettingsError: If a Struct is written as an array, or without its defaults, or a union tells Structs apart by their tags.
+    """
+    if is_pydantic(of):
+        return
+    for part in parts_of(of):
+        if isinstance(part, UnionType) and sum(isinstance(each, StructType) for each in part.types) > 1:
+            names = " | ".join(each.cls.__name__ for each in part.types if isinstance(each, StructType))
+            raise SettingsError(
+                f"{of!r}: Avro's data has no tags, so {names} could not be told apart when they are read. Use one Struct with a "
+                "field for each"
+            )
+        config = part.cls.__struct_config__ if isinstance(part, StructType) else None
+        for option in ("array_like", "omit_defaults"):
+            if config is not None and getattr(config, option):
+                raise SettingsError(
+                    f"{part.cls!r} has {option}=True, but Avro writes every field by its name. Remove this option"
+                )
+
+
+def may_have_tuples(of: type[Any]) -> bool:
+    """Return whether plain data of a type may contain tuples."""
+    if is_pydantic(of):
+        return True
+    parts = parts_of(of)
+    drop_caches(of)
+    return any(isinstance(part, _TUPLES) for part in parts)
+
+
+_TUPLES: Final = (TupleType, VarTupleType, NamedTupleType, AnyType)
+
+
+def written_names(of: type[Any]) -> dict[str, str]:
+    """Return the names under which msgspec writes the fields of a Struct, by their names in Python. A Struct can rename its fields."""
+    if not issubclass(of, msgspec.Struct):
+        return {}
+    return {field.name: field.encode_name for field in msgspec.structs.fields(of)}
+
+
+def parts_of(kind: Any) -> list[Any]:
+    """Return the descriptions of a type and of the types in it."""
+    return list(_types_within(msgspec.inspect.type_info(kind), set()))
+
+
+def drop_caches(kind: Any) -> None:
+    """Remove what msgspec has stored in the classes of a type. Decoders that exist do not need it.
+
+    It cannot be pickled, and a class of the program that is run (``__main__``) is pickled with its attributes.
+    """
+    forget(classes_of(kind))
+
+
+def forget(owners: Iterable[type[Any]]) -> None:
+    for owner in owners:
+        if _CACHE in vars(owner):
+            delattr(owner, _CACHE)
+
+
+def classes_of(kind: Any) -> list[type[Any]]:
+    """Return the classes of a type, in which msgspec stores a cache."""
+    owners = (getattr(part, "cls", None) for part in parts_of(kind))
+    return [owner for owner in owners if isinstance(owner, type)]
+
+
+def _types_within(info: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield the description of a type and those of the types in it, which may contain themselves."""
+    if isinstance(info, tuple):
+        for each in info:
+            yield from _types_within(each, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
+        seen.add(id(info))
+        yield info
+        for name in info.__struct_fields__:
+            yield from _types_within(getattr(info, name), seen)

@@ -1,0 +1,136 @@
+"""Sources of settings: each entry of a dictionary comes whole from the first source that sets it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+import millstream as ms
+from millstream.core.model.errors import SettingsError
+from millstream.edge.cli.doctor.doctor_report import inquiry_for
+from millstream.edge.settings.setting_sources import servers_are_named
+from millstream.edge.settings.settings_loading import settings_from
+
+SERVERS = {"bootstrap_servers": "b:9092"}
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("MILLSTREAM_")]:
+        monkeypatch.delenv(name)
+
+
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    path = tmp_path / "millstream.toml"
+    path.write_text(text)
+    monkeypatch.setenv("MILLSTREAM_CONFIG", str(path))
+
+
+def test_a_reference_to_a_secret_replaces_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file(tmp_path, monkeypatch, '[kafka]\n"sasl.password" = {file = "/run/x"}\n')
+    assert settings_from(SERVERS).kafka == {"sasl.password": ms.secret.file("/run/x")}
+    monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_PASSWORD__ENV", "PW")
+    assert settings_from(SERVERS).kafka == {"sasl.password": ms.secret.env("PW")}
+    given = {**SERVERS, "kafka": {"sasl.password": {"env": "OTHER"}}}
+    assert settings_from(given).kafka == {"sasl.password": ms.secret.env("OTHER")}
+
+
+def test_both_names_of_a_setting_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file(tmp_path, monkeypatch, '[kafka]\n"sasl.mechanism" = "PLAIN"\n"sasl.password" = "from file"\n')
+    monkeypatch.setenv("MILLSTREAM_KAFKA", '{"sasl.mechanisms": "SCRAM-SHA-512"}')
+    assert settings_from(SERVERS).kafka["sasl.mechanisms"] == "SCRAM-SHA-512"
+    jaas = 'x required username="u" password="p";'
+    settings = settings_from({**SERVERS, "kafka": {"sasl.mechanism": "GSSAPI", "sasl.jaas.config": jaas}})
+    assert settings.kafka == {"sasl.mechanisms": "GSSAPI", "sasl.username": "u", "sasl.password": "p"}
+
+
+def test_an_entry_of_app_config_replaces_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_APP_CONFIG", '{"limits": {"a": 1, "b": 2}, "shop": "x"}')
+    settings = settings_from({**SERVERS, "app_config": {"limits": {"a": 5}}})
+    assert settings.app_config == {"limits": {"a": 5}, "shop": "x"}
+
+
+def test_a_hidden_login_configuration_stays_hidden() -> None:
+    jaas = SecretStr('x required username="u" password="hunter2";')
+    settings = settings_from({**SERVERS, "kafka": {"sasl.jaas.config": jaas}})
+    assert settings.kafka == {"sasl.username": "u", "sasl.password": SecretStr("hunter2")}
+    assert "hunter2" not in str(settings.kafka)
+    assert settings.client("admin", "app")["sasl.password"] == "hunter2"
+
+
+def test_a_login_configuration_is_text() -> None:
+    with pytest.raises(SettingsError, match=r"'sasl.jaas.config' is text, not int"):
+        settings_from({**SERVERS, "kafka": {"sasl.jaas.config": 5}})
+
+
+def test_an_unquoted_name_in_the_file_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file(tmp_path, monkeypatch, '[kafka]\nssl.ca.location = "/ca"\n')
+    with pytest.raises(SettingsError, match=r'In TOML, quote the name: "ssl\.ca\.location" = \.\.\.'):
+        settings_from(SERVERS)
+
+
+def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_STATE_DIR", "~/streams")
+    assert settings_from(SERVERS).state_dir == Path.home() / "streams"
+    with pytest.raises(SettingsError, match=r"'state_dir' cannot be '~nobody-here/x': .*home"):
+        settings_from({**SERVERS, "state_dir": "~nobody-here/x"})
+
+
+@pytest.mark.parametrize(
+    ("written", "servers"), [('["a:1", "b:2"]', "a:1,b:2"), ("[::1]:9092", "[::1]:9092"), ("a:1", "a:1")]
+)
+def test_servers_in_a_variable(written: str, servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", written)
+    assert settings_from({}).bootstrap_servers == servers
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [('bootstrap_servers = "f:1"\n', True), ("max_batch_records = 5\n", False), ("[", True)],
+)
+def test_a_file_may_name_servers(
+    text: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not servers_are_named()
+    file(tmp_path, monkeypatch, text)
+    assert servers_are_named() == named
+    monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", "e:1")
+    assert servers_are_named()
+
+
+def test_an_empty_variable_for_servers_is_not_valid_for_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", " ")
+    _, finding = inquiry_for(None, ())
+    assert (finding.ok, finding.detail[:49]) == (False, "the setting 'bootstrap_servers' cannot be ' ': In")
+
+
+class Broker:
+    """A broker that is only counted."""
+
+    bootstrap_servers = "embedded:1"
+    started = 0
+
+    def __enter__(self) -> Broker:
+        Broker.started += 1
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def test_a_file_without_servers_does_not_keep_a_lab_from_starting_a_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.testing.kafka.EmbeddedKafka", Broker)
+    file(tmp_path, monkeypatch, "max_batch_records = 5\n")
+    lab: Any = ms.Lab("shop")
+    assert lab._settings_with_broker()["bootstrap_servers"] == "embedded:1"
+    lab.close()
+    file(tmp_path, monkeypatch, 'bootstrap_servers = "f:1"\n')
+    assert "bootstrap_servers" not in ms.Lab("shop")._settings_with_broker()
+    assert Broker.started == 1
