@@ -14,7 +14,7 @@ from millstream.core.model.errors import (
     TopicNotFoundError,
 )
 from millstream.core.runtime.lifecycle import Event, State
-from millstream.drivers.spark import wire
+from millstream.drivers.spark.crossing import crossing
 from millstream.edge.application import replaceable_query
 from millstream.edge.application.replaceable_query import ApplicationState, ReplaceableQuery
 from millstream.edge.spark.spark_errors import explained
@@ -115,7 +115,7 @@ def test_an_application_that_has_ended_is_not_started_again() -> None:
 
 def crossed(error: MillstreamError) -> Exception:
     """Return an error of this package as Spark reports it."""
-    with pytest.raises(SparkRuntimeError) as through_spark, wire.crossing():
+    with pytest.raises(SparkRuntimeError) as through_spark, crossing():
         raise error
     return RuntimeError(str(through_spark.value))
 
