@@ -34,14 +34,20 @@ _BY_KEY: Final = frozenset(
 
 
 class KeyLocalStore:
-    __slots__ = ("_key_range", "_processor", "_spec", "_store")
+    """A store of a key-local processor. Owned by the task."""
 
     def __init__(self, store: Any, spec: StoreSpec, key_range: KeyRange, processor: str) -> None:
         self._store, self._spec, self._key_range, self._processor = store, spec, key_range, processor
+        self._window_bytes = window_bytes(spec.key)
+        self._last_key: object = self
+        """An immutable key that is in the range. A processor mostly reads and writes one key, and hashing it costs more than either."""
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._store, name)
-        return self._checked(attribute) if name in _BY_KEY else attribute
+        if name not in _BY_KEY:
+            return attribute
+        checked = self.__dict__[name] = self._checked(attribute)  # so that it is created once
+        return checked
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # isinstance() must work for the wrapped store's type
@@ -51,23 +57,29 @@ class KeyLocalStore:
         for key, value in entries:
             self.put(key, value)
 
-    def _without_window(self, key: Any) -> bytes:
-        """Return the bytes of a key by which records are divided."""
-        data = self._spec.key.serialize(key)
-        return data[: len(data) - window_bytes(self._spec.key)]
-
     def _checked(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        timed = isinstance(self._spec, TimedSpec)
-
         @wraps(method)
         def checked(key: Any, *args: Any, **options: Any) -> Any:
-            plain = key.key if timed and isinstance(key, Windowed) else key
-            if plain is not None and not self._key_range.holds(self._without_window(plain)):
-                raise ProcessingError(
-                    f"processor {self._processor!r} promises key_local=True, but uses key {plain!r} of store {self._spec.name!r}, which "
-                    f"is not in the key range of its task ({self._key_range}): another task has that entry. Use only the key of the "
-                    "record, serialised in the store as in the topic, or leave out key_local=True and parallelism="
-                )
+            if key is not self._last_key:
+                self._check(key)
             return method(key, *args, **options)
 
         return checked
+
+    def _check(self, key: Any) -> None:
+        """Raise ProcessingError if a key is not in the range."""
+        spec = self._spec
+        plain = key.key if isinstance(spec, TimedSpec) and isinstance(key, Windowed) else key
+        if plain is not None and not self._key_range.holds(self._without_window(plain)):
+            raise ProcessingError(
+                f"processor {self._processor!r} promises key_local=True, but uses key {plain!r} of store {spec.name!r}, which "
+                f"is not in the key range of its task ({self._key_range}): another task has that entry. Use only the key of the "
+                "record, serialised in the store as in the topic, or leave out key_local=True and parallelism="
+            )
+        if spec.key.immutable:
+            self._last_key = key
+
+    def _without_window(self, key: Any) -> bytes:
+        """Return the bytes of a key by which records are divided."""
+        data = self._spec.key.serialize(key)
+        return data[: len(data) - self._window_bytes]

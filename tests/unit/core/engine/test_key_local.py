@@ -73,3 +73,17 @@ def test_sessions_of_another_range_are_not_iterated_backwards() -> None:
         pytest.raises(ProcessingError, match="uses key 'be'"),
     ):
         driver.pipe("words", "to", "be")
+
+
+def test_each_key_is_checked_though_the_last_one_was_in_the_range() -> None:
+    def use(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
+        store = context.state_store("kept")
+        store.put(record.key, record.value)
+        assert store.get(record.key) == record.value
+        store.get(record.value)
+
+    with (
+        TopologyTestDriver(storing(use), parallelism=4) as driver,
+        pytest.raises(ProcessingError, match="uses key 'be'"),
+    ):
+        driver.pipe("words", "to", "be")
