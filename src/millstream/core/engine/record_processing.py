@@ -330,5 +330,6 @@ def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
     """
     if serde.verbatim is None:
         return deserialised(serde, data)
+    # mypy cannot see that a list of true items has no None; it is not copied, because most columns have none.
     serde.verbatim([item for item in data if item is not None] if not all(data) else data)  # type: ignore[arg-type]
     return data

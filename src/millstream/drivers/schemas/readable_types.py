@@ -19,6 +19,7 @@ from msgspec.inspect import (
 from millstream.core.model.errors import SettingsError
 
 _CACHE: Final = "__msgspec_cache__"
+_TUPLES: Final = (TupleType, VarTupleType, NamedTupleType, AnyType)
 
 
 def is_pydantic(of: Any) -> bool:
@@ -31,19 +32,22 @@ def check_readable(of: type[Any]) -> None:
     Raises:
         SettingsError: If msgspec does not support the type.
     """
-    if is_pydantic(of):
-        return
+    why = None if is_pydantic(of) else unsupported(of)
+    if why is not None:
+        raise SettingsError(f"{of!r}: {why}. Change the type so that its objects can be read again")
+
+
+def unsupported(kind: Any) -> str | None:
+    """Return why msgspec does not support a type, or None if it does."""
     try:
-        parts = parts_of(of)
-        drop_caches(of)
+        parts = parts_of(kind)
+        drop_caches(kind)
     except TypeError as error:
-        raise SettingsError(f"{of!r}: {error}. {_CHANGE}") from None
-    unknown = [part.cls for part in parts if isinstance(part, CustomType)]
-    if unknown:
-        raise SettingsError(f"{of!r}: msgspec does not support {unknown[0]!r}, a type in it. {_CHANGE}")
-
-
-_CHANGE: Final = "Change the type so that its objects can be read again"
+        return str(error)
+    unknown = next((part.cls for part in parts if isinstance(part, CustomType)), None)
+    if unknown is None:
+        return None
+    return f"msgspec does not support {unknown!r}" + ("" if unknown is kind else ", a type in it")
 
 
 def check_structs(of: type[Any]) -> None:
@@ -70,15 +74,10 @@ def check_structs(of: type[Any]) -> None:
 
 
 def may_have_tuples(of: type[Any]) -> bool:
-    """Return whether plain data of a type may contain tuples."""
-    if is_pydantic(of):
-        return True
+    """Return whether plain data of a dataclass or Struct may contain tuples."""
     parts = parts_of(of)
     drop_caches(of)
     return any(isinstance(part, _TUPLES) for part in parts)
-
-
-_TUPLES: Final = (TupleType, VarTupleType, NamedTupleType, AnyType)
 
 
 def written_names(of: type[Any]) -> dict[str, str]:

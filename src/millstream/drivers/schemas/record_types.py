@@ -112,7 +112,9 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
         keep: Whether bytes, times, dates and decimals remain, as Avro's library expects. For JSON, they become text.
     """
     kept = _KEPT if keep else ()
-    shaped = _with_lists if may_have_tuples(of) else (lambda plain: plain)
+    # pydantic turns tuples into lists for JSON
+    has_tuples = keep if is_pydantic(of) else may_have_tuples(of)
+    shaped = _with_lists if has_tuples else (lambda plain: plain)
 
     def convert(value: Any) -> Any:
         if not isinstance(value, of):

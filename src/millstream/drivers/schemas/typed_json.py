@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.readable_types import drop_caches, is_pydantic, parts_of
+from millstream.drivers.schemas.readable_types import drop_caches, is_pydantic, parts_of, unsupported
 from millstream.drivers.schemas.record_types import by_name_or_alias, check_finite
 
 _NULL: Final = b"null"
@@ -103,12 +103,7 @@ def _name_of(kind: Any) -> str:
 
 
 def _supported(kind: Any) -> Any:
-    try:
-        parts = parts_of(kind)
-        drop_caches(kind)
-    except TypeError as error:
-        raise SettingsError(f"serdes.typed({kind!r}): {error}. {_INSTEAD}") from None
-    unknown = [part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType)]
-    if unknown:
-        raise SettingsError(f"serdes.typed({kind!r}): msgspec does not support {unknown[0]!r}. {_INSTEAD}")
+    why = unsupported(kind)
+    if why is not None:
+        raise SettingsError(f"serdes.typed({kind!r}): {why}. {_INSTEAD}")
     return kind

@@ -34,7 +34,6 @@ from millstream.core.metrics.metric import Numbers
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
-from millstream.core.runtime.batch_plan import BatchPlan
 from millstream.core.runtime.origins import first_offset, offsets_from, origins, topics_committed_later
 from millstream.core.runtime.partition_times import encode_times, timed_topics
 from millstream.core.runtime.task_report import TaskReport
@@ -49,7 +48,6 @@ from millstream.drivers.spark.executor.report_building import report_of
 from millstream.drivers.spark.executor.task_messages import with_global_ends, with_taps
 from millstream.drivers.spark.logs import running_task
 from millstream.drivers.spark.planner.planner import Planner
-from millstream.drivers.spark.planner.reads import ReadPlanner
 from millstream.drivers.spark.spec import PlannedRead, SourceSpec, TopologySpec
 
 FORMAT = "millstream"
@@ -86,12 +84,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SourceSpec.planning(self._option)
 
     @cached_property
-    def _reads(self) -> ReadPlanner:
-        return ReadPlanner(self._spec)
-
-    @cached_property
     def _planner(self) -> Planner:
-        planner = Planner(self._spec, self._reads)
+        planner = Planner(self._spec)
         if threading.current_thread() is threading.main_thread():
             # The application handles Ctrl-C and stops between micro-batches.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -111,9 +105,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._planner.next(start)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the reads of a planned micro-batch. They depend only on the arguments."""
         with crossing():
-            return list(self._reads.reads(BatchPlan.from_json(start), BatchPlan.from_json(end)))
+            return list(self._planner.reads(start, end))
 
     # Reading, in the executors.
 

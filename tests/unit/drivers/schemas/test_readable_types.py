@@ -55,7 +55,7 @@ class Exact(BaseModel):
     model_config = ConfigDict(extra="forbid")
     number: int
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field  # type: ignore[prop-decorator]  # mypy does not support decorators above property
     @property
     def twice(self) -> int:
         return 2 * self.number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,9 @@ from millstream.edge.cli.doctor.doctor_report import inquiry_for
 from millstream.edge.settings.setting_sources import servers_are_named
 from millstream.edge.settings.settings_loading import settings_from
 
+from .settings_files import file
+
 SERVERS = {"bootstrap_servers": "b:9092"}
-
-
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("MILLSTREAM_")]:
-        monkeypatch.delenv(name)
-
-
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    path = tmp_path / "millstream.toml"
-    path.write_text(text)
-    monkeypatch.setenv("MILLSTREAM_CONFIG", str(path))
 
 
 def test_a_reference_to_a_secret_replaces_another_one(

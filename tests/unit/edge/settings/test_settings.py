@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -19,20 +18,10 @@ from millstream.edge.settings.client_settings import RULES, Rule, librdkafka_set
 from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 
+from .settings_files import file
+
 SERVERS = {"bootstrap_servers": "b:9092"}
 SECRET = "hunter2"
-
-
-@pytest.fixture(autouse=True)
-def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("MILLSTREAM_")]:
-        monkeypatch.delenv(name)
-
-
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    path = tmp_path / "millstream.toml"
-    path.write_text(text)
-    monkeypatch.setenv("MILLSTREAM_CONFIG", str(path))
 
 
 class TestNames:

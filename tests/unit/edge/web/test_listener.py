@@ -86,7 +86,7 @@ def test_another_name_is_refused_on_every_form_of_a_loopback_address(host: str) 
     try:
         listener = listener_at(host)
     except SettingsError as error:
-        pytest.skip(str(error))
+        pytest.skip(str(error))  # the host has no such address, for example without IPv6
     address = listener._server.server_address[0]
     try:
         for name, status in (("evil.example", 421), (f"[{host}]" if ":" in host else host, 200)):

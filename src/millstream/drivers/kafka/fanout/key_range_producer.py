@@ -281,7 +281,7 @@ class KeyRangeProducer:
                 self._session.close()
 
     def _fail(self, failure: MillstreamError) -> None:
-        """Give up all records. The callbacks of those that wait or were being sent receive the error."""
+        """Discard all unsent records, including those of a transaction in progress, and report the error to their callbacks."""
         with self._change:
             self._failure = failure
             unsent = [record for _, record in self._sending] + list(chain(*self._queues.values()))

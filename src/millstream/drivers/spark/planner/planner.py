@@ -34,7 +34,7 @@ from millstream.drivers.spark.planner.reads import ReadPlanner
 from millstream.drivers.spark.planner.repartitions import Repartitions
 from millstream.drivers.spark.planner.source_topics import InputTopics
 from millstream.drivers.spark.planner.start_offsets import first_offsets, updated
-from millstream.drivers.spark.spec import SourceSpec
+from millstream.drivers.spark.spec import PlannedRead, SourceSpec
 
 log = logging.getLogger("millstream.source")
 
@@ -53,10 +53,10 @@ class _Request(NamedTuple):
 class Planner:
     """Plans the micro-batches of one query. Owned by the reader in the Spark driver."""
 
-    def __init__(self, spec: SourceSpec, reads: ReadPlanner | None = None) -> None:
+    def __init__(self, spec: SourceSpec) -> None:
         plan = spec.topology.plan
         self._spec = spec
-        self._reads = reads or ReadPlanner(spec)
+        self._reads = ReadPlanner(spec)
         self._topics = InputTopics(spec)
         self._final: Offsets | None = None
         """The end of a run to the end. None in other runs."""
@@ -85,6 +85,10 @@ class Planner:
         positions = first_offsets(spec, self._topics.counts())
         batch = BatchId(spec.checkpoint, 0, spec.run)
         return BatchPlan(batch, spec.topology.remembered(positions), clock=wall_clock(spec.clock)).to_json()
+
+    def reads(self, start: dict[str, Any], end: dict[str, Any]) -> list[PlannedRead]:
+        """Return the reads of a planned micro-batch. They depend only on the plans."""
+        return self._reads.reads(BatchPlan.from_json(start), BatchPlan.from_json(end))
 
     def fix_end(self) -> None:
         """Fix the ends of external topics for a run to the end. Internal topics are drained."""
