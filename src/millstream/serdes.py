@@ -226,7 +226,7 @@ def _registered(
     described = schema if isinstance(schema, type) else of
     kind = serde.name_of(schema) if described is None else described.__name__
     made = serde.RegistrySerde(spec)
-    return in_context(made.write, made.read, name=f"{form}:{kind}")
+    return in_context(made.write, made.read, name=f"{form}:{kind}", parse=made.parse)
 
 
 def _extra(module: str) -> Any:

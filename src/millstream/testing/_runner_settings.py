@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.core.engine.policy import STAGES, ErrorPolicies
+from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, needs_topic
 from millstream.core.model.errors import SettingsError
 from millstream.core.ports import Threads
 
@@ -28,10 +28,10 @@ class RunnerSettings:
             raise SettingsError(
                 f"statestore_cache_max_bytes={self.cache_bytes!r}: it must be a whole number of bytes, at least 0"
             )
-        given: dict[str, object] = {stage: getattr(self.policies, stage) for stage in STAGES}
+        given: dict[str, Policy] = {stage: getattr(self.policies, stage) for stage in STAGES}
         given |= {f"operators[{name!r}]": policy for name, policy in self.policies.operators.items()}
-        wanting = [name for name, policy in given.items() if policy == "dead_letter"]
+        wanting = next((name for name, policy in given.items() if needs_topic(policy)), None)
         if wanting and self.policies.dead_letter_topic is None:  # an application refuses it too
             raise SettingsError(
-                f"{wanting[0]}='dead_letter' of the error policies needs dead_letter_topic='...'"
+                f"{wanting}={given[wanting]!r} of the error policies needs dead_letter_topic='...'"
             )

@@ -42,6 +42,10 @@ def driver() -> Iterator[TopologyTestDriver]:
             {"policies": ms.ErrorPolicies(operators={"counts": "dead_letter"})},
             "operators['counts']='dead_letter' of the error policies needs dead_letter_topic='...'",
         ),
+        (
+            {"policies": ms.ErrorPolicies(process=ms.Retrying(2, then="dead_letter"))},
+            "process=Retrying(attempts=2, then='dead_letter', ",
+        ),
         ({"app_config": "x"}, "app_config='x': it must be of type Mapping, or None"),
         ({"snapshot": {}}, "snapshot={}: it must be of type DriverSnapshot, or None"),
         ({"renamed_stores": ["counts"]}, "renamed_stores=['counts']: it must be of type Mapping, or None"),

@@ -197,7 +197,8 @@ class Compiled:
         key_range, specs = self._sub.key_range(self.runtime.task_id), self._sub.stores
         if key_range is None:
             return None
-        return lambda name, store: KeyLocalStore(store, specs[name], key_range, node.name)
+        raw_key = self.runtime.raw_key
+        return lambda name, store: KeyLocalStore(store, specs[name], key_range, node.name, raw_key)
 
     def versioned(self, table: str) -> bool:
         """Return True if the rows of a table, named by its node, have versions. Derived tables never have versions (KIP-914)."""

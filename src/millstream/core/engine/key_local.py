@@ -36,8 +36,16 @@ _BY_KEY: Final = frozenset(
 class KeyLocalStore:
     """A store of a key-local processor. Owned by the task."""
 
-    def __init__(self, store: Any, spec: StoreSpec, key_range: KeyRange, processor: str) -> None:
+    def __init__(
+        self,
+        store: Any,
+        spec: StoreSpec,
+        key_range: KeyRange,
+        processor: str,
+        raw_key: Callable[[], bytes | None],
+    ) -> None:
         self._store, self._spec, self._key_range, self._processor = store, spec, key_range, processor
+        self._raw_key = raw_key
         self._window_bytes = window_bytes(spec.key)
         self._last_key: object = self
         """An immutable key that is in the range. A processor mostly reads and writes one key, and hashing it costs more than either."""
@@ -70,7 +78,7 @@ class KeyLocalStore:
         """Raise ProcessingError if a key is not in the range."""
         spec = self._spec
         plain = key.key if isinstance(spec, TimedSpec) and isinstance(key, Windowed) else key
-        if plain is not None and not self._key_range.holds(self._without_window(plain)):
+        if plain is not None and not self._holds(self._without_window(plain)):
             raise ProcessingError(
                 f"processor {self._processor!r} promises key_local=True, but uses key {plain!r} of store {spec.name!r}, which "
                 f"is not in the key range of its task ({self._key_range}): another task has that entry. Use only the key of the "
@@ -78,6 +86,10 @@ class KeyLocalStore:
             )
         if spec.key.immutable:
             self._last_key = key
+
+    def _holds(self, data: bytes) -> bool:
+        """Return whether a serialised key is in the range. The key of the current record always is, so it is not hashed again."""
+        return data == self._raw_key() or self._key_range.holds(data)
 
     def _without_window(self, key: Any) -> bytes:
         """Return the bytes of a key by which records are divided."""

@@ -235,8 +235,16 @@ class ErrorPolicies:
                 )
 
     def _all_policies(self) -> list[Policy]:
-        given = [*(self.of(stage) for stage in STAGES), *self.operators.values()]
-        return [policy.then if isinstance(policy, Retrying) else policy for policy in given]
+        return list(map(_last_resort, (*(self.of(stage) for stage in STAGES), *self.operators.values())))
+
+
+def _last_resort(policy: Policy) -> Policy:
+    return policy.then if isinstance(policy, Retrying) else policy
+
+
+def needs_topic(policy: Policy) -> bool:
+    """Return whether a policy sends dead letters to the application's dead-letter topic."""
+    return _last_resort(policy) == "dead_letter"
 
 
 def is_fate(answer: object) -> bool:

@@ -315,6 +315,10 @@ class Runtime:
             stops.letter = topic, _columns([letter.row()])
         return stops
 
+    def raw_key(self) -> bytes | None:
+        """Return the serialised key of the record taken last; None if it has no key, or no record is being processed."""
+        return None if self.chunk is None else self.chunk.raw.keys[self.chunk.row(self.index)]
+
     def _current(self) -> RawRecord:
         if self.override is not None:
             return self.override.raw

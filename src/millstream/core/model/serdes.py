@@ -57,6 +57,8 @@ class Serde(Generic[T]):
             strings does not fit, in a fraction of the time of deserialising each. None if the bytes may differ.
         contextual: For a serde created by :func:`in_context`: its functions, which take a :class:`SerdeContext` after the object or
             the bytes.
+        parse: Text, such as a key in a query of a store, to object. Raises ValueError or SerdeError if it does not fit. None if the
+            text is JSON for the object.
 
     Source: ``org.apache.kafka.common.serialization.Serde``.
     """
@@ -68,6 +70,7 @@ class Serde(Generic[T]):
     accepts: tuple[type, ...] = ()
     verbatim: Callable[[Sequence[builtins.bytes]], object] | None = None
     contextual: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    parse: Callable[[str], T] | None = None
 
     def __repr__(self) -> str:
         return f"serdes.{self.name}"
@@ -81,6 +84,7 @@ def of(
     name: str = "custom",
     immutable: bool = False,
     accepts: tuple[type, ...] = (),
+    parse: Callable[[str], T] | None = None,
 ) -> Serde[T]:
     """Create a serde from two functions.
 
@@ -90,13 +94,14 @@ def of(
         name: Name of the format, which a store records. Change the name when the format changes.
         immutable: True only if objects of this type cannot be changed in place.
         accepts: Exact types for whose objects ``serialize`` always returns bytes; a store does not check these objects on put.
+        parse: Text to object, for keys in queries from the shell or over HTTP; None if the text is JSON for the object.
 
     Example:
         >>> upper = of(lambda s: s.upper().encode(), lambda b: b.decode(), name="upper")
         >>> upper.serialize("a")
         b'A'
     """
-    return Serde(name, serialize, deserialize, immutable, accepts)
+    return Serde(name, serialize, deserialize, immutable, accepts, parse=parse)
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ def in_context(
     deserialize: Callable[[builtins.bytes, SerdeContext], T],
     *,
     name: str = "custom",
+    parse: Callable[[str], T] | None = None,
 ) -> Serde[T]:
     """Create a serde that receives topic and headers, for formats that keep their schema in a header.
 
@@ -125,6 +131,7 @@ def in_context(
         serialize: Object and :class:`SerdeContext` to bytes; never called with None. It may append to ``context.headers``.
         deserialize: Bytes and :class:`SerdeContext` to object; never called with None.
         name: Name of the format, which a store records. Change the name when the format changes.
+        parse: As in :func:`of`.
 
     Source: ``org.apache.kafka.common.serialization.Serializer.serialize(topic, headers, data)``.
 
@@ -136,7 +143,8 @@ def in_context(
         >>> serialize_for_topic(versioned, "a", "out", "value", ())
         (b'a', (('schema', b'1'),))
     """
-    return Serde(name, _Alone(serialize), _Alone(deserialize), contextual=(serialize, deserialize))
+    contextual = serialize, deserialize
+    return Serde(name, _Alone(serialize), _Alone(deserialize), contextual=contextual, parse=parse)
 
 
 def serialize_for_topic(
@@ -161,34 +169,52 @@ def read(serde: Serde[Any], data: builtins.bytes | None, topic: str, side: Side,
     return serde.contextual[1](data, SerdeContext(topic, side, list(headers)))
 
 
-def _number_serde(name: str, code: str, wanted: str, *accepts: type) -> Serde[Any]:
+def _number_serde(name: str, code: str, wanted: str, parse: type, *accepts: type) -> Serde[Any]:
     parts = _formats.NumberFormat(name, code, wanted)
-    return Serde(name, parts.write, parts.read, bool(accepts), accepts)
+    return Serde(name, parts.write, parts.read, bool(accepts), accepts, parse=parse)
 
 
 string: Serde[str] = Serde(
-    "string", _formats.string_to_bytes, _formats.string_from_bytes, True, (str,), _formats.check_strings
+    "string",
+    _formats.string_to_bytes,
+    _formats.string_from_bytes,
+    True,
+    (str,),
+    _formats.check_strings,
+    parse=str,
 )
 """Text as UTF-8 (Java: StringSerializer)."""
 bytes: Serde[builtins.bytes] = Serde(  # noqa: A001 - serdes.bytes
-    "bytes", _formats.checked_bytes, _formats.checked_bytes, True, (builtins.bytes,), _formats.check_bytes
+    "bytes",
+    _formats.checked_bytes,
+    _formats.checked_bytes,
+    True,
+    (builtins.bytes,),
+    _formats.check_bytes,
+    parse=str.encode,
 )
 """Bytes, unchanged (Java: ByteArraySerializer)."""
 int64: Serde[int] = Serde(
-    "int64", _formats.int64_to_bytes, _formats.int64_from_bytes, True, (int,), _formats.check_int64s
+    "int64",
+    _formats.int64_to_bytes,
+    _formats.int64_from_bytes,
+    True,
+    (int,),
+    _formats.check_int64s,
+    parse=int,
 )
 """64-bit integers, big endian (Java: LongSerializer)."""
 float64: Serde[float] = Serde(
-    "float64", _formats.float64_to_bytes, _formats.float64_from_bytes, True, (float,)
+    "float64", _formats.float64_to_bytes, _formats.float64_from_bytes, True, (float,), parse=float
 )
 """64-bit floats, big endian (Java: DoubleSerializer)."""
-int16: Serde[int] = _number_serde("int16", ">h", "an int of 16 bits", int)
+int16: Serde[int] = _number_serde("int16", ">h", "an int of 16 bits", int, int)
 """16-bit integers, big endian (Java: ShortSerializer)."""
-int32: Serde[int] = _number_serde("int32", ">i", "an int of 32 bits", int)
+int32: Serde[int] = _number_serde("int32", ">i", "an int of 32 bits", int, int)
 """32-bit integers, big endian (Java: IntegerSerializer)."""
-float32: Serde[float] = _number_serde("float32", ">f", "a float of 32 bits")
+float32: Serde[float] = _number_serde("float32", ">f", "a float of 32 bits", float)
 """32-bit floats, big endian (Java: FloatSerializer). Reading may return a different number, because Python floats have 64 bits."""
-uuid: Serde[UUID] = Serde("uuid", _formats.uuid_to_bytes, _formats.uuid_from_bytes, True, (UUID,))
+uuid: Serde[UUID] = Serde("uuid", _formats.uuid_to_bytes, _formats.uuid_from_bytes, True, (UUID,), parse=UUID)
 """A ``uuid.UUID`` as text, in UTF-8 (Java: UUIDSerializer)."""
 json: Serde[Any] = Serde("json", _formats.json_to_bytes, _formats.json_from_bytes, accepts=(int, bool))
 """JSON-compatible objects, as compact UTF-8. Several times as fast if msgspec is installed, with equal bytes and objects."""

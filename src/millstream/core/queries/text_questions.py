@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass, replace
-from typing import Any, Final
-from uuid import UUID
+from typing import Any
 
+from millstream.core.model.errors import SerdeError
 from millstream.core.model.serdes import Serde
 from millstream.core.queries.argument_checks import TIME, unexpected
 from millstream.core.queries.methods import method_of
 from millstream.core.queries.question import Question
 from millstream.core.topology.stores import StoreSpec
-
-_FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
-    "string": str,
-    "bytes": str.encode,
-    "uuid": UUID,
-    "int16": int,
-    "int32": int,
-    "int64": int,
-    "float32": float,
-    "float64": float,
-}
-"""Parsers of keys by name of the serde. All other keys are JSON."""
 
 
 def parsed(question: Question, spec: StoreSpec) -> Question:
@@ -68,12 +56,14 @@ def as_json_value(value: Any) -> Any:
 
 
 def _key(given: Any, serde: Serde[Any], question: Question, name: str) -> Any:
+    if isinstance(given, dict | list) and serde.parse is not None and not serde.accepts:
+        given = json.dumps(given)
     if not isinstance(given, str):
         return given
     try:
-        return _FROM_TEXT.get(serde.name, json.loads)(given)
-    except (ValueError, RecursionError):
-        how = "" if serde.name in _FROM_TEXT else " as JSON"
+        return (serde.parse or json.loads)(given)
+    except (ValueError, RecursionError, SerdeError):
+        how = " as JSON" if serde.parse is None else ""
         raise unexpected(question, name, f"a key of the serde {serde.name!r}{how}", given) from None
 
 

@@ -136,8 +136,13 @@ class RocksCopy(DirectoryCopy):
 
     def _ensure_open(self) -> Database:
         if self._database is None:
-            self._database = self._open_exclusively()
-            (self.directory.path / _HOLDER).write_text(str(os.getpid()))
+            database = self._open_exclusively()
+            try:
+                (self.directory.path / _HOLDER).write_text(str(os.getpid()))
+            except OSError as error:
+                database.close()
+                raise self.directory.unusable_error(error) from error
+            self._database = database
         return self._database
 
     def _open_exclusively(self) -> Database:

@@ -28,6 +28,7 @@ from millstream.core.model.errors import MillstreamError, SerdeError, SettingsEr
 from millstream.core.model.serdes import SerdeContext
 from millstream.drivers.schemas.protobuf_records import from_message, to_message
 from millstream.drivers.schemas.record_types import check_finite, from_plain, in_utc, to_plain
+from millstream.drivers.schemas.typed_json import format_of
 
 _TIMEOUT_S: Final = 10
 """Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
@@ -161,6 +162,18 @@ class RegistrySerde:
             SerdeError: If the bytes have another format, or their schema is not compatible with this one.
         """
         return self._patiently(data, context, writing=False)
+
+    def parse(self, text: str) -> Any:
+        """Create an object from JSON, for a key in a query. The registry is not asked.
+
+        Raises:
+            SerdeError: If the data does not fit the type.
+            ValueError: If the text is not JSON.
+        """
+        of, schema = self._spec.of, self._spec.schema
+        if of is None and not isinstance(schema, str):
+            return to_message(schema, json.loads(text))
+        return json.loads(text) if of is None or of is dict else format_of(of).parse(text)
 
     def _patiently(self, data: Any, context: SerdeContext, *, writing: bool) -> Any:
         deadline = time.monotonic() + _PATIENCE_S

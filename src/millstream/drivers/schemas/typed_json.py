@@ -60,6 +60,9 @@ class TypedJson:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise SerdeError(f"typed JSON: {error}") from None
 
+    def parse(self, text: str) -> Any:
+        return self.read(text.encode())
+
 
 class PydanticJson:
     """JSON of a pydantic model. Picklable."""
@@ -91,10 +94,17 @@ class PydanticJson:
         except ValueError as error:
             raise SerdeError(f"typed JSON: {error}") from None
 
+    def parse(self, text: str) -> Any:
+        return self.read(text.encode())
+
+
+def format_of(kind: Any) -> TypedJson | PydanticJson:
+    return PydanticJson(kind) if is_pydantic(kind) else TypedJson(kind)
+
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
-    made = PydanticJson(kind) if is_pydantic(kind) else TypedJson(_supported(kind))
-    return of(made.write, made.read, name=name or f"json:{_name_of(kind)}")
+    made = format_of(kind if is_pydantic(kind) else _supported(kind))
+    return of(made.write, made.read, name=name or f"json:{_name_of(kind)}", parse=made.parse)
 
 
 def _name_of(kind: Any) -> str:

@@ -15,8 +15,12 @@ from millstream import KeyRangeProducer
 from millstream.core.fanout.ledger import Ledger
 from millstream.core.model.errors import BrokerUnavailableError, MillstreamError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.model.record import Records
+from millstream.drivers.kafka.clients import hang_up
 from millstream.drivers.kafka.fanout import key_range_producer
 from millstream.drivers.kafka.fanout.producer_sessions import Outgoing
+from millstream.drivers.kafka.fanout.sender import FanOutSender
+from millstream.drivers.kafka.produce import KafkaSender
 
 FAILURE = BrokerUnavailableError("no broker answers")
 opened: list[str] = []
@@ -172,4 +176,39 @@ def test_a_producer_that_cannot_begin_closes_its_session_and_its_control_topic(
     monkeypatch.setattr(Log, "expect", fail)
     with pytest.raises(BrokerUnavailableError):
         KeyRangeProducer({}, "topic")
+    assert opened == []
+
+
+@pytest.mark.parametrize("begins_with", ["publish", "flush"])
+def test_a_producer_that_failed_between_two_micro_batches_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begins_with: str
+) -> None:
+    """Its records had been sent, but the next micro-batch failed with its error."""
+    caplog.set_level(logging.CRITICAL, "millstream")
+    closed = threading.Event()
+
+    class Watched(Log):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    def fail(*_: object) -> bool:
+        raise FAILURE
+
+    monkeypatch.setattr(key_range_producer, "ControlLog", Watched)
+    sender = FanOutSender(KafkaSender({"client.id": begins_with}), frozenset(["topic"]))
+    batch = Records([b"k"], [b"v"], [1])
+    sender.publish("topic", batch)
+    sender.flush()
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "poll", fail)
+        assert closed.wait(30)
+    if begins_with == "flush":
+        sender.flush()
+    sender.publish("topic", batch)
+    sender.flush()
+    producer = sender._producer("topic")
+    assert producer is not None
+    hang_up({"client.id": begins_with})
+    producer.close()
     assert opened == []

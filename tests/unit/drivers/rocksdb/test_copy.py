@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import rocksdict
 
-from millstream.core.model.errors import CopyMovedError
+from millstream.core.model.errors import CopyMovedError, StoreError
 from millstream.core.ports import Version
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.rocksdb import open_local_copy
@@ -62,6 +62,18 @@ def run_until_death(directory: str, statements: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 9, done.stderr
+
+
+def test_a_copy_whose_holder_cannot_be_written_cannot_be_used(directory: str, copy: RocksCopy) -> None:
+    """A full disk ended the application with an OSError that named a file. A directory stands in for it here."""
+    holder = Path(directory) / "holder"
+    holder.mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"cannot be used: .*Check that the disk has space"):
+        copy.version()
+    holder.rmdir()
+    copy.apply({"s": ROWS}, FIRST)
+    copy.close_view()
+    assert seen(directory, FIRST)["s"] == ROWS
 
 
 class TestClosing:

@@ -6,10 +6,13 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from pydantic import BaseModel
 
 import millstream as ms
 from millstream.core.model.errors import ControlError, QueryError
@@ -125,6 +128,52 @@ def test_json_that_is_nested_too_deeply_is_no_key() -> None:
         QueryError, match=r"get\(\) of store 'sets': key must be a key of the serde 'json' as JSON"
     ):
         parsed(Question("sets", "get", ("[" * 100_000,), text=True), spec)
+
+
+@dataclass(frozen=True)
+class Customer:
+    shop: str
+    since: date
+
+
+class Account(BaseModel):
+    shop: str
+    since: date
+
+
+REGISTRY = {"registry": "mock://keys"}
+
+
+@pytest.mark.parametrize(
+    ("serde", "key"),
+    [
+        (ms.serdes.typed(Customer), Customer("x", date(2026, 1, 31))),
+        (ms.serdes.typed(Account), Account(shop="x", since=date(2026, 1, 31))),
+        (ms.serdes.avro(Customer, **REGISTRY), Customer("x", date(2026, 1, 31))),
+        (ms.serdes.json_schema(Account, **REGISTRY), Account(shop="x", since=date(2026, 1, 31))),
+        (ms.serdes.json, {"shop": "x", "since": "2026-01-31"}),
+        (
+            ms.serdes.of(repr, eval, name="own", parse=lambda text: text.upper()),
+            '{"SHOP": "X", "SINCE": "2026-01-31"}',
+        ),
+    ],
+    ids=repr,
+)
+def test_keys_that_are_objects_are_given_as_json(serde: Any, key: Any) -> None:
+    spec = ms.stores.key_value("kept", serde, ms.serdes.int64)
+    given = '{"shop": "x", "since": "2026-01-31"}'
+    for argument in (given, json.loads(given)):
+        assert parsed(Question("kept", "get", (argument,), text=True), spec).arguments == (key,)
+
+
+@pytest.mark.parametrize(
+    "serde", [ms.serdes.typed(Customer), ms.serdes.avro(Customer, **REGISTRY), ms.serdes.typed(Account)]
+)
+@pytest.mark.parametrize("given", ['{"shop":', '{"shop": "x", "since": 7.5}'])
+def test_json_that_does_not_fit_the_type_is_no_key(serde: Any, given: str) -> None:
+    spec = ms.stores.key_value("kept", serde, ms.serdes.int64)
+    with pytest.raises(QueryError, match=r"get\(\) of store 'kept': key must be a key of the serde '"):
+        parsed(Question("kept", "get", (given,), text=True), spec)
 
 
 @pytest.mark.parametrize("lag", ["x", -1, HUGE])

@@ -112,6 +112,13 @@ class TestValues:
         settings = settings_from({**SERVERS, "on_process_error": "dead_letter", "dead_letter_topic": "dead"})
         assert (settings.policies.process, settings.policies.dead_letter_topic) == ("dead_letter", "dead")
 
+    def test_a_dead_letter_after_retries_needs_a_topic(self) -> None:
+        with pytest.raises(
+            SettingsError,
+            match=r"on_process_error=Retrying\(attempts=2, then='dead_letter', .*\) needs dead_letter_topic",
+        ):
+            settings_from({**SERVERS, "on_process_error": ms.Retrying(2, then="dead_letter")})
+
     def test_rates_are_those_of_topics_that_are_read(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream(["orders", "prices"]).to("out")

@@ -95,6 +95,12 @@ class KeyRangeProducer:
         self._thread = Thread(target=self._run, name=f"{self._prefix}-sender", daemon=True)
         self._thread.start()
 
+    @property
+    def failed_idle(self) -> bool:
+        """True if the producer has failed after all its records were sent. Another producer can continue."""
+        with self._change:
+            return self._failure is not None and not self._undelivered
+
     def __len__(self) -> int:
         return self._unsent + len(self._done)
 

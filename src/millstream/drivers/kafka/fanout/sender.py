@@ -39,7 +39,7 @@ class FanOutSender:
         """
         if topic not in self.topics:
             return self.others.publish(topic, records)
-        producer = warm(_open_producer, self._settings(topic))
+        producer = self._producer(topic) or warm(_open_producer, self._settings(topic))
         with _discarded_if_failed(producer):
             producer.hand_over(records)
         return None
@@ -52,10 +52,18 @@ class FanOutSender:
         """
         self.others.flush()
         for topic in self.topics:
-            producer = warmed(_open_producer, self._settings(topic))
+            producer = self._producer(topic)
             if producer is not None:
                 with _discarded_if_failed(producer):
                     producer.flush()
+
+    def _producer(self, topic: str) -> KeyRangeProducer | None:
+        """Return the producer of a topic, unless there is none yet or it failed between two micro-batches."""
+        producer = warmed(_open_producer, self._settings(topic))
+        if producer is not None and producer.failed_idle:
+            discard(producer)
+            return None
+        return producer
 
     def _settings(self, topic: str) -> ClientSettings:
         return {**self.others.settings, _TOPIC: topic, _PATIENCE_S: self.patience_s}

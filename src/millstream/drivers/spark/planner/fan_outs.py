@@ -16,6 +16,8 @@ from millstream.drivers.spark.spec import SourceSpec
 
 _ASK_S: Final = 1.0
 """How often the application is asked to read new logs, in seconds, until it does."""
+_DELETED_AFTER_S: Final = 10.0
+"""How long brokers must not list a log until it counts as deleted, in seconds. A broker that has just started may not know it yet."""
 
 
 class FanOuts:
@@ -27,6 +29,8 @@ class FanOuts:
         self._reported: tuple[EpochRead, ...] = ()
         """The epochs that the application knows."""
         self._asked_s: float | None = None
+        self._missing_since_s = dict[TopicPartition, float]()
+        """When brokers first did not list a log, in monotonic seconds."""
 
     def read_epochs(self) -> None:
         """Read the epochs that have begun. Called after the ends of the logs have been read.
@@ -73,12 +77,23 @@ class FanOuts:
             missing = {stretch.log for stretch in epoch.stretches if stretch.log not in positions}
             if not missing:
                 return epoch, positions
-            counts = self._spec.broker.partition_counts({log.topic for log in missing})
-            deleted = {log for log in missing if log.partition >= counts.get(log.topic, 0)}
-            if deleted != missing or epoch is history.current:
-                self._ask_for(missing - deleted)
+            listed = self._listed(missing)
+            if epoch is history.current or not self._are_deleted(missing - listed, listed):
+                self._ask_for(listed)
                 return epoch, positions
-            positions = {**positions, **dict.fromkeys(deleted, sys.maxsize)}
+            positions = {**positions, **dict.fromkeys(missing, sys.maxsize)}
+
+    def _listed(self, logs: Collection[TopicPartition]) -> set[TopicPartition]:
+        counts = self._spec.broker.partition_counts({log.topic for log in logs})
+        return {log for log in logs if log.partition < counts.get(log.topic, 0)}
+
+    def _are_deleted(self, unlisted: Collection[TopicPartition], listed: Collection[TopicPartition]) -> bool:
+        """Return whether all logs of an epoch have been deleted, given those that brokers do not list now."""
+        now = time.monotonic()
+        for log in listed:
+            self._missing_since_s.pop(log, None)
+        missing_since = [self._missing_since_s.setdefault(log, now) for log in unlisted]
+        return not listed and now - max(missing_since) >= _DELETED_AFTER_S
 
     def _ask_for(self, logs: Collection[TopicPartition]) -> None:
         """Ask the application to read logs that it does not know yet; it restarts the query."""

@@ -15,6 +15,7 @@ from millstream.core.model.positions import Offsets
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization
 from millstream.core.runtime.messages import BufferedRecords, PlanningOrders
 from millstream.core.topology.layout import lay_out
+from millstream.drivers.spark.planner import fan_outs
 from millstream.drivers.spark.planner.planner import Planner
 from millstream.drivers.spark.spec import SourceSpec, TopologySpec
 
@@ -126,10 +127,33 @@ def test_the_application_is_asked_for_logs_that_the_query_does_not_read(cluster:
     assert cluster.asked_for == [(LOG,)]  # once a second
 
 
-def test_deleted_logs_count_as_read(cluster: Cluster) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(fan_outs.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_deleted_logs_count_as_read(cluster: Cluster, clock: list[float]) -> None:
     del cluster.existing[LOG]
-    assert read_by(planner(cluster), 2)[-1] == {"orders": {0: 10}}
+    planning = planner(cluster)
+    assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
+    clock[0] += 10
+    assert read_by(planning, 2)[-1] == {"orders": {0: 10}}
     assert cluster.asked_for == []
+
+
+def test_logs_that_a_broker_does_not_list_for_a_moment_are_not_skipped(
+    cluster: Cluster, clock: list[float]
+) -> None:
+    """Their records were never read: one answer of a broker that had just started was enough."""
+    planning, log = planner(cluster), cluster.existing.pop(LOG)
+    assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
+    cluster.existing[LOG], clock[0] = log, 11.0
+    assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
+    del cluster.existing[LOG]
+    assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
+    assert cluster.asked_for == [(LOG,)]
 
 
 @pytest.mark.parametrize("reset", ["latest", "none"])
