@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, get_type_hints
 from uuid import UUID
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from millstream.core.model.errors import SerdeError, SettingsError
-from millstream.drivers.schemas.readable_types import written_names
+from millstream.drivers.schemas.readable_types import classes_in, written_names
 from millstream.drivers.schemas.record_types import is_record
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -134,7 +134,7 @@ def check_enums(message: Descriptor, of: type[Any], seen: frozenset[type[Any]] =
             continue
         if _is_map(field):
             field = field.message_type.fields_by_name["value"]
-        kinds = set(_classes_in(hint))
+        kinds = set(classes_in(hint))
         if field.enum_type is not None and str not in kinds and any(map(_is_number, kinds)):
             raise SettingsError(
                 f"{of.__name__}.{name} has the type {hint!r}, but the enum {field.enum_type.name} is read as the name of its value. "
@@ -144,13 +144,6 @@ def check_enums(message: Descriptor, of: type[Any], seen: frozenset[type[Any]] =
             for kind in kinds - seen:
                 if is_record(kind):
                     check_enums(field.message_type, kind, seen | {kind})
-
-
-def _classes_in(hint: Any) -> Iterator[type[Any]]:
-    if isinstance(hint, type):
-        yield hint
-    for argument in get_args(hint):
-        yield from _classes_in(argument)
 
 
 def _is_number(kind: type[Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.inspect import (
@@ -110,6 +110,32 @@ def classes_of(kind: Any) -> list[type[Any]]:
     """Return the classes of a type, in which msgspec stores a cache."""
     owners = (getattr(part, "cls", None) for part in parts_of(kind))
     return [owner for owner in owners if isinstance(owner, type)]
+
+
+def classes_in(hint: Any) -> Iterator[type[Any]]:
+    """Yield the classes in the type of a field, such as those of a union."""
+    if isinstance(hint, type):
+        yield hint
+    for argument in get_args(hint):
+        yield from classes_in(argument)
+
+
+def check_aliases(of: Any, seen: frozenset[type[Any]] = frozenset()) -> None:
+    """Refuse a pydantic model whose JSON would have other names than its schema.
+
+    Raises:
+        SettingsError: If a field of the model, or of a model in it, is written under another name than the one under which it is read.
+    """
+    for name, field in of.model_fields.items():
+        written, read = field.serialization_alias or name, field.validation_alias or name
+        if written != read:
+            raise SettingsError(
+                f"{of.__name__}.{name} is written as {written!r} and read as {read!r}, but a JSON Schema has one name for both. "
+                "Give the field one alias=..., or none"
+            )
+        for kind in set(classes_in(field.annotation)) - seen - {of}:
+            if is_pydantic(kind):
+                check_aliases(kind, seen | {of})
 
 
 def _types_within(info: Any, seen: set[int]) -> Iterator[Any]:

@@ -21,6 +21,7 @@ import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.drivers.schemas.readable_types import (
+    check_aliases,
     check_readable,
     check_structs,
     classes_of,
@@ -74,9 +75,10 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
     """Return the JSON Schema of a record type.
 
     Raises:
-        SettingsError: If the type could not be described or read.
+        SettingsError: If the type could not be described or read, or a field of a pydantic model has one alias for each direction.
     """
     if is_pydantic(of):
+        check_aliases(of)
         found: dict[str, Any] = of.model_json_schema()
     else:
         check_readable(of)
@@ -135,9 +137,12 @@ def _with_lists(plain: Any) -> Any:
 
 
 def from_plain(of: type[Any]) -> Callable[[Any], Any]:
-    """Return the function that creates objects of a record type from plain data."""
+    """Return the function that creates objects of a record type from plain data.
+
+    The data has passed its schema. A strict model would still refuse it, because a date, for example, is text in JSON.
+    """
     if is_pydantic(of):
-        validate: Callable[[Any], Any] = by_name_or_alias(of.model_validate)
+        validate: Callable[[Any], Any] = by_name_or_alias(partial(of.model_validate, strict=False))
         return validate
 
     def convert(data: Any) -> Any:
