@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pyspark.sql.streaming import StreamingQuery
 
+from millstream.core.model.errors import ControlError
 from millstream.core.model.topics import checked_name
 from millstream.core.ports import PartitionGrouper
 from millstream.core.runtime.auto_parallelism import WorkersChange
@@ -24,7 +26,7 @@ from millstream.drivers.spark.driver.checkpoint import files_of, progress_of
 from millstream.drivers.spark.driver.spark_session import refuse_connect
 from millstream.edge.application.application_run import Resources
 from millstream.edge.application.auto_workers import AutoWorkers
-from millstream.edge.application.launching import Environment, Launch
+from millstream.edge.application.launching import Environment, Launch, fitted
 from millstream.edge.application.metadata_refresher import MetadataRefresher
 from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.application.run_bounds import Bound, Until
@@ -35,7 +37,7 @@ from millstream.edge.application.stop_signals import exiting_on_sigterm, stoppin
 from millstream.edge.application.topology_edits import TopologyEdit, edit_of, emptied
 from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.broker.kafka_clients import Clients
-from millstream.edge.checkpoint.continuity import Continuity, continuity
+from millstream.edge.checkpoint.continuity import Continuity
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.control_file import write_control_file
 from millstream.edge.control.flow_control import FlowControl
@@ -54,6 +56,7 @@ log = logging.getLogger("millstream.application")
 _SUPERVISION_S: Final = 0.5
 
 Candidate: TypeAlias = Standby | SingleDriver
+T = TypeVar("T")
 
 
 class Application:
@@ -101,6 +104,8 @@ class Application:
         self._clients = Clients(self.settings, self.id)
         self._grouper = partition_grouper
         self._clock = clock
+        self._changes = threading.Lock()
+        """Held during a change of the topology or of the workers: each begins with the program that the one before left."""
 
     @property
     def plan(self) -> Plan:
@@ -257,10 +262,10 @@ class Application:
         )
         run.query.topics_changed = refresher.changed_under_query
         run.supervision = PeriodicTask(run.query.recover, _SUPERVISION_S)
-        running._edit = partial(self._edit, running, environment)
+        running._edit = partial(self._exclusively, self._edit, running, environment)
         if run.rescale_later:
             run.query.restart("the interrupted micro-batch is complete; moving the state now")
-        running._set_workers = partial(self._set_workers, running, environment)
+        running._set_workers = partial(self._exclusively, self._set_workers, running, environment)
         if is_automatic(self.settings.parallelism):
             run.auto_workers = self._auto_workers(running)
         run.metadata_refresher = PeriodicTask(refresher.refresh, self.settings.metadata_max_age_ms / 1000)
@@ -277,6 +282,10 @@ class Application:
 
         return AutoWorkers(run.workers, cores, tasks, apply)
 
+    def _exclusively(self, change: Callable[..., T], *args: Any, **options: Any) -> T:
+        with self._changes:
+            return change(*args, **options)
+
     def _set_workers(self, running: RunningApplication, environment: Environment, workers: Workers) -> None:
         """Change the number of workers per partition, and divide the state if that needs more key ranges."""
         run, before = running._run, (self._program, self.settings)
@@ -290,7 +299,7 @@ class Application:
             }
         )
         program = self._program.planned_with(settings)
-        divides = self._continued(running, environment, program).divisions()
+        divides = self._continued(running, environment, program, settings).divisions()
         if run.auto_workers is not None:
             run.auto_workers.close()
         try:
@@ -318,28 +327,30 @@ class Application:
         """Return what an edit does, and apply it unless it is only a preview."""
         run, before = running._run, self._program
         edited = program_of(topology, self.id, self.settings, renamed_stores)
-        now = self._continued(running, environment, edited)
+        now = self._continued(running, environment, edited, self.settings)
         edit = edit_of(run.plan, now)
         if not preview:
             log.warning("editing the topology: %s", str(edit).replace("\n", "; "))
-            with emptied(running, run.plan, now.plan):
+            with emptied(run.flow_control, lambda: running.status().lag, run.plan, now.plan):
                 run.query.replace(
                     lambda: self._use_program(edited, self.settings),
                     lambda: self._use_program(before, self.settings),
                 )
+            try:
+                run.flow_control.forget_others(run.plan.broker_topics)
+            except ControlError as error:  # the edit has succeeded
+                log.warning("%s", error)
         return edit
 
     def _continued(
-        self, running: RunningApplication, environment: Environment, program: Program
+        self, running: RunningApplication, environment: Environment, program: Program, settings: Settings
     ) -> Continuity:
         """Return how another program continues the checkpoint of the running one. Raises an error if it cannot."""
         run = running._run
         progress = progress_of(files_of(run.checkpoint, partial(run.session.session, self.settings)))
-        now = continuity(
-            program.plan, progress, program.renamed_stores, exactly_once=self.settings.exactly_once
-        )
-        now.laid_out(environment.broker.partition_counts(), self._grouper)
-        return now
+        existing = environment.broker.partition_counts()
+        continues, _ = fitted(program, settings, progress, existing, self._grouper)
+        return continues
 
     def _use_program(self, program: Program, settings: Settings) -> None:
         self._program, self.settings = program, settings

@@ -110,6 +110,27 @@ class PreparedTopics:
     commits: int
 
 
+def fitted(
+    program: Program,
+    settings: Settings,
+    progress: CheckpointProgress | None,
+    existing: Mapping[str, int],
+    grouper: PartitionGrouper,
+) -> tuple[Continuity, Layout]:
+    """Fit a program to a checkpoint and to the existing topics.
+
+    Raises:
+        IncompatibleTopologyError: If the program cannot continue the checkpoint.
+        CoPartitioningError: If topics that meet in a store have different numbers of partitions.
+    """
+    plan = program.matching(settings, existing)
+    check_split_topics(plan, existing)
+    continues = continuity(plan, progress, program.renamed_stores, exactly_once=settings.exactly_once)
+    waits = settings.on_uneven_partitions == "wait"
+    lay_out = continues.laid_out_evenly if waits else continues.laid_out
+    return continues, lay_out(existing, grouper)
+
+
 @dataclass(frozen=True)
 class Launch:
     run: ApplicationRun
@@ -187,14 +208,7 @@ class Launch:
         files = self._files()
         progress = sound_progress(files, location, self.program.plan, exactly_once=settings.exactly_once)
         existing = self.environment.broker.partition_counts()
-        plan = self.program.matching(settings, existing)
-        check_split_topics(plan, existing)
-        continues = continuity(
-            plan, progress, self.program.renamed_stores, exactly_once=settings.exactly_once
-        )
-        waits = settings.on_uneven_partitions == "wait"
-        lay_out = continues.laid_out_evenly if waits else continues.laid_out
-        layout = lay_out(existing, self.environment.grouper)
+        continues, layout = fitted(self.program, settings, progress, existing, self.environment.grouper)
         division = KeyRangeDivision(progress, continues, layout, files)
         return Continued(progress, existing, continues, layout, division)
 

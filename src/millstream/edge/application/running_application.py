@@ -172,7 +172,8 @@ class RunningApplication:
 
         Args:
             topology: The edited topology.
-            preview: Whether only to return what the edit would do.
+            preview: Whether only to return what the edit would do. It does not know which records will be in flight or buffered when
+                the query stops; the edit itself refuses to lose them.
             renamed_stores: Old names of stores, with their new names.
 
         Returns:

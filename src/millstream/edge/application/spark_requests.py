@@ -108,10 +108,10 @@ class SparkRequests:
         return PlanningOrders(
             hold=hold,
             intake=not run.draining.has_begun,
-            paused=limits.paused,
+            paused=limits.unread,
             rates=limits.rates,
             commit=run.reports.commit_requested,
-            due=self._due_tasks(data, limits.paused),
+            due=self._due_tasks(data, limits.unread),
             records=run.reports.buffered_inputs(topics_in_front(run.plan)),
             times=run.reports.times,
             oldest=oldest,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from millstream.core.model.errors import ControlError
-from millstream.core.runtime.pausing import chosen_topics
 from millstream.core.topology.plan import Plan
 from millstream.edge.checkpoint.continuity import Continuity
-from millstream.edge.control.remote_commands import Controllable
+from millstream.edge.control.flow_control import FlowControl
 from millstream.edge.lab.html import table_html
 
 _NO_CHANGE: Final = "changes no store and no topic"
@@ -86,21 +84,22 @@ def _external_topics(plan: Plan, topics: Iterable[str]) -> set[str]:
 
 
 @contextmanager
-def emptied(application: Controllable, before: Plan, now: Plan) -> Iterator[None]:
-    """Drain the internal topics that an edit removes. External topics are paused for this and while the block runs."""
+def emptied(
+    flow_control: FlowControl, lag: Callable[[], Mapping[str, int]], before: Plan, now: Plan
+) -> Iterator[None]:
+    """Drain the internal topics that an edit removes. External topics are not read for this and while the block runs.
+
+    Args:
+        lag: Returns the number of unprocessed records by topic.
+    """
     removed = before.internal_topics.keys() & set(before.broker_topics) - set(now.broker_topics)
-    outside = sorted(_external_topics(before, chosen_topics(before)) - set(application.status().paused))
-    if not removed or not outside:
+    if not removed:
         yield
         return
-    application.pause(outside)
-    try:
+    with flow_control.holding(_external_topics(before, before.broker_topics)):
         deadline, empty = time.monotonic() + _EMPTY_S, 0
         while empty < _EMPTY_CHECKS and time.monotonic() < deadline:
-            lag = application.status().lag
-            empty = 0 if any(lag.get(topic) for topic in removed) else empty + 1
+            unprocessed = lag()
+            empty = 0 if any(unprocessed.get(topic) for topic in removed) else empty + 1
             time.sleep(_POLL_S)
         yield
-    finally:
-        with suppress(ControlError):  # the application may have ended
-            application.resume(outside)

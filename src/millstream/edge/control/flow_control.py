@@ -14,7 +14,8 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class FlowLimits:
     Attributes:
         kept: Topics that stay paused after a restart.
         rates: Maximum records per second, by throttled topic.
+        held: Topics that are not read while an edit drains internal topics. Nobody can resume them.
 
     Example:
         >>> limits = FlowLimits().pausing({"a", "b"}).resuming({"b"}).throttling("c", 5)
@@ -42,6 +44,19 @@ class FlowLimits:
     paused: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
     rates: Mapping[str, int] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The topics that are not read now."""
+        return self.paused | self.held
+
+    def among(self, known: Collection[str]) -> FlowLimits:
+        """Return the limits of the topics that are read."""
+        rates = {topic: rate for topic, rate in self.rates.items() if topic in known}
+        return replace(
+            self, paused=self.paused.intersection(known), kept=self.kept.intersection(known), rates=rates
+        )
 
     def pausing(self, topics: Collection[str], *, keep: bool = False) -> FlowLimits:
         """Return the limits with more paused topics; kept topics stay kept."""
@@ -133,6 +148,26 @@ class FlowControl:
         """
         with self._lock:
             self._set_limits(self.limits.throttling(topic, records_per_second))
+
+    @contextmanager
+    def holding(self, topics: Collection[str]) -> Iterator[None]:
+        """Do not read topics while the block runs, whatever is paused or resumed meanwhile."""
+        with self._lock:
+            self.limits = replace(self.limits, held=frozenset(topics))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.limits = replace(self.limits, held=frozenset())
+
+    def forget_others(self, known: Collection[str]) -> None:
+        """Remove the limits of topics that an edited topology no longer reads. They could not be resumed any more.
+
+        Raises:
+            ControlError: If the file cannot be written.
+        """
+        with self._lock:
+            self._set_limits(self.limits.among(known))
 
     def _set_limits(self, limits: FlowLimits) -> None:
         """Store the kept topics before applying the limits: a failed write must change nothing."""
