@@ -72,7 +72,6 @@ class _Cogroup(Generic[K, A]):
     ) -> str:
         """Add the aggregations and their table, and return the node of the table."""
         graph = self._graph
-        graph.topology.add_store(store)
         first = self._first_unnamed()
         sources = [
             each.grouping.source(

@@ -169,22 +169,16 @@ class Graph:
         self.names.reserve(options.name)
         return options
 
-    def add_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the timestamped store of a table.
+    def add_copy(self, table: str, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
+        """Add a store with a copy of a derived table, and return the node of the copy."""
+        return self.add(TableStore(f"{table}-store", (table,), self.store(options, key, value)))
+
+    def store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Return the timestamped store of a table. It is added with its node.
 
         Raises:
             TopologyError: If the options are not valid for such a store.
         """
-        spec = self.store(options, key, value)
-        self.topology.add_store(spec)
-        return spec
-
-    def add_copy(self, table: str, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
-        """Add a store with a copy of a derived table, and return the node of the copy."""
-        return self.add(TableStore(f"{table}-store", (table,), self.add_store(options, key, value)))
-
-    def store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Return the timestamped store of a table without adding it."""
         if options.history_retention is not None:
             raise TopologyError(
                 f"store {options.name!r}: history_retention applies only to tables that are read from a topic or a stream "
@@ -204,19 +198,17 @@ class Graph:
             cache=options.cache,
         )
 
-    def add_table_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the store of a table whose rows arrive as records, with versions if the options request them."""
+    def table_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Return the store of a table whose rows arrive as records, with versions if the options request them."""
         if options.history_retention is None:
-            return self.add_store(options, key, value)
-        spec = VersionedSpec(
+            return self.store(options, key, value)
+        return VersionedSpec(
             name=options.name,
             key=key,
             value=value,
             history_retention=options.history_retention,
             **options.storage,
         )
-        self.topology.add_store(spec)
-        return spec
 
     def repartition(
         self,

@@ -200,7 +200,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             store, lambda: graph.names.store(kind), grouping.path, aggregation.operation, name
         )
         node = graph.name(kind, name)
-        spec = graph.add_store(options, grouping.key, aggregation.value)
+        spec = graph.store(options, grouping.key, aggregation.value)
         parents = (grouping.source(spec.name),)
         initializer, aggregator = aggregation.initializer, aggregation.aggregator
         graph.add(

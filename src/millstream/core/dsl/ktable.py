@@ -390,7 +390,7 @@ class KGroupedTable(Generic[K, V]):
         options = graph.store_options(
             store, lambda: graph.names.store("KTABLE-AGGREGATE"), grouping.path, adding.operation, name
         )
-        spec = graph.add_store(options, grouping.key, adding.value)
+        spec = graph.store(options, grouping.key, adding.value)
         source = grouping.source(spec.name)
         node = graph.name("KTABLE-REDUCE" if adding.initializer is None else "KTABLE-AGGREGATE", name)
         graph.add(

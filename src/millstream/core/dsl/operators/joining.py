@@ -10,7 +10,7 @@ from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.graph import Graph
 from millstream.core.dsl.handle import Handle, StreamHandle, TableHandle
 from millstream.core.dsl.operators.join_options import JoinOptions
-from millstream.core.dsl.operators.store_specs import add_bytes_store, add_join_store, named_bytes
+from millstream.core.dsl.operators.store_specs import bytes_store, join_store, named_bytes
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
@@ -112,8 +112,7 @@ def _buffer(
             f"grace must be from 0 to {versions.retention_ms} ms, the history_retention of {versions.name!r}, not "
             f"{grace}: a record that waited longer would find no version for its time"
         )
-    spec = add_bytes_store(
-        graph,
+    spec = bytes_store(
         options,
         options.name,
         named_bytes(f"time and {key.name}"),
@@ -184,9 +183,9 @@ def join_streams(
     last = graph.name("KSTREAM-MERGE", join.name)
     stores = _store_names(graph, None if named is None else named.name, nodes)
     storage = named or StoreOptions(last)
-    own = add_join_store(graph, storage, stores[0], left_serdes, times)
-    other = add_join_store(graph, storage, stores[1], right_serdes, times)
-    unmatched = None if join.kind == "inner" else add_bytes_store(graph, storage, stores[2])
+    own = join_store(storage, stores[0], left_serdes, times)
+    other = join_store(storage, stores[1], right_serdes, times)
+    unmatched = None if join.kind == "inner" else bytes_store(storage, stores[2])
     joining = join.joiner, join.kind, times
     graph.add(join_nodes.StreamJoin(nodes[0], parents[:1], own, other, unmatched, *joining, left=True))
     graph.begin(nodes[0], left._path, join.name)
