@@ -10,7 +10,7 @@ from typing import Any
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
 from millstream.core.topology.async_nodes import Asynchronous, ProcessAsync
-from millstream.core.topology.nodes import Node, Sink, Source
+from millstream.core.topology.nodes import Materialised, Node, Sink, Source
 from millstream.core.topology.patterns import check_overlap
 from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 
@@ -32,6 +32,8 @@ def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[s
         _check_stores(node, nodes.values())
     if not isinstance(node, Asynchronous):
         check_plain(node.name, vars(node).values())
+    if isinstance(node, Materialised) and not node.store.value.immutable:
+        _check_initializer(node.name, getattr(node, "initializer", None))
     for parent in node.parents:
         _check_parent(node, parent, nodes, global_nodes)
 
@@ -47,6 +49,33 @@ def _check_reset(node: Source) -> None:
         raise TopologyError(
             f"source {node.name!r}: offset_reset must be 'earliest', 'latest', 'none', a timedelta that is not negative, or None, not {reset!r}"
         )
+
+
+def _check_initializer(node: str, initializer: Callable[[], object] | None) -> None:
+    """Refuse an initializer that returns one object for all keys, if it can be changed in place.
+
+    It is called twice, as the supplier of a processor is. An exception is left to the record that needs the first aggregate.
+    """
+    if initializer is None:
+        return
+    try:
+        first, second = initializer(), initializer()
+    except Exception:
+        return
+    if first is second and not _is_compared_by_value(first):
+        raise TopologyError(
+            f"node {node!r}: the initializer returns the same {type(first).__name__} at each call, so all keys would share one aggregate; "
+            "create a new one in it, as in `lambda: []`"
+        )
+
+
+def _is_compared_by_value(made: object) -> bool:
+    """Whether an object is hashed by its value, which therefore should not change: a number, text, a tuple of these, an enum member."""
+    try:
+        hash(made)
+    except TypeError:
+        return False
+    return made is None or type(made).__hash__ is not object.__hash__
 
 
 def _check_stores(node: ProcessAsync, others: Iterable[Node]) -> None:
