@@ -19,6 +19,7 @@ from millstream.core.engine.compile import (
     row_of,
 )
 from millstream.core.engine.failures import Attempt
+from millstream.core.engine.operators.pairs import pair_of
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
@@ -100,7 +101,10 @@ def _compile_map(node: n.Map, compiled: Compiled) -> Call:
 
     def map_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            key, value = mapper(key, value)
+            pair = mapper(key, value)
+            if type(pair) is not tuple or len(pair) != 2:
+                pair = pair_of(pair, "map")
+            key, value = pair
         except Exception as error:
             return on_error("process", name, error)
         child(key, value, timestamp, headers)
@@ -113,8 +117,8 @@ def _map_columns(node: n.Map, compiled: Compiled) -> Form | None:
     mapper = node.mapper
 
     def pair(key: Any, value: Any) -> tuple[Any, Any]:
-        key, value = mapper(key, value)
-        return key, value
+        result = mapper(key, value)
+        return result if type(result) is tuple and len(result) == 2 else pair_of(result, "map")
 
     def then(child: ColumnsCall, columns: Columns, pairs: list[tuple[Any, Any]]) -> None:
         keys, values = map(list, zip(*pairs))
@@ -187,7 +191,10 @@ def _compile_flat_map(node: n.FlatMap, compiled: Compiled) -> Call:
 
     def flat_map(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            results = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
+            results = [
+                each if type(each) is tuple and len(each) == 2 else pair_of(each, "flat_map")
+                for each in mapper(key, value)
+            ]
         except Exception as error:
             return on_error("process", name, error)
         for new_key, new_value in results:
