@@ -7,6 +7,7 @@ from typing import Any
 
 from millstream.core.engine.punctuate import Schedule
 from millstream.core.engine.runtime import Runtime
+from millstream.core.model.arguments import arguments_problem, kind_problem
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.ids import TaskId
@@ -92,6 +93,7 @@ class NodeContext:
         *,
         start_time: int | None = None,
     ) -> Cancellable:
+        self._check_schedule(kind, callback)
         interval_ms = millis(interval)
         if interval_ms < 1:
             raise ValueError(f"a punctuation interval must be at least 1 ms, not {interval_ms}")
@@ -107,6 +109,21 @@ class NodeContext:
         self._runtime.punctuations.add(schedule)
         self._runtime.refresh_due()
         return schedule
+
+    def _check_schedule(self, kind: object, callback: object) -> None:
+        """Refuse a schedule that would never call its function.
+
+        Raises:
+            ProcessingError: If the kind is no clock, or the function cannot be called with a time.
+        """
+        problem = None
+        if not isinstance(kind, PunctuationType):
+            problem = f"the kind of a schedule is ms.stream_time or ms.wall_clock, not {kind!r}"
+        elif not callable(callback):
+            problem = f"a schedule calls a function, not {callback!r}"
+        problem = problem or kind_problem(callback) or arguments_problem(callback, ("now",))
+        if problem is not None:
+            raise ProcessingError(f"processor {self._node!r}: {problem}")
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
         schedules = self._runtime.punctuations.schedules

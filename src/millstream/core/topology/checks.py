@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from inspect import Parameter, iscoroutinefunction, signature
-from typing import Any
+from typing import Any, Final
 
+from millstream.core.model.arguments import arguments_problem, kind_problem
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
 from millstream.core.topology.async_nodes import Asynchronous, ProcessAsync
-from millstream.core.topology.nodes import Materialised, Node, Sink, Source
+from millstream.core.topology.global_nodes import GlobalJoin
+from millstream.core.topology.nodes import (
+    FlatMap,
+    FlatMapValues,
+    MapValues,
+    Materialised,
+    Node,
+    Repartition,
+    Sink,
+    Source,
+    TableMapValues,
+)
 from millstream.core.topology.patterns import check_overlap
 from millstream.core.topology.stores import KeyValueSpec, StoreSpec
+from millstream.core.topology.window_nodes import CalendarAggregate
+
+_TAKING_ITERABLES: Final = (FlatMap, FlatMapValues, Repartition, Sink)
+"""Nodes with a function that returns an iterable. A partitioner may return several partitions."""
 
 
 def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
@@ -30,8 +45,7 @@ def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[s
         checked_name(node.topic, "topic")
     if isinstance(node, ProcessAsync):
         _check_stores(node, nodes.values())
-    if not isinstance(node, Asynchronous):
-        check_plain(node.name, vars(node).values())
+    check_functions(node)
     if isinstance(node, Materialised) and not node.store.value.immutable:
         _check_initializer(node.name, getattr(node, "initializer", None))
     for parent in node.parents:
@@ -178,7 +192,7 @@ def check_kept(store: StoreSpec, what: str) -> None:
         )
 
 
-def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
+def check_takes(function: Callable[..., Any], takes: Sequence[str]) -> None:
     """Check that a function can be called with the given arguments. Functions without a signature pass.
 
     Args:
@@ -191,30 +205,54 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
         ...
         millstream.core.model.errors.TopologyError: '<lambda>' is called with (key, value), but it takes (value)
     """
-    given = tuple(takes)
-    try:
-        known = signature(function)
-    except (TypeError, ValueError):  # built-in functions
-        return
-    try:
-        known.bind(*given)
-    except TypeError:
-        name = getattr(function, "__qualname__", repr(function))
-        own = ", ".join(str(each.replace(annotation=Parameter.empty)) for each in known.parameters.values())
-        raise TopologyError(f"{name!r} is called with ({', '.join(given)}), but it takes ({own})") from None
+    problem = arguments_problem(function, takes)
+    if problem is not None:
+        raise TopologyError(problem)
 
 
-def check_plain(node: str, parts: Iterable[object]) -> None:
-    """Reject coroutine functions where they would not be awaited.
+def check_with_key(
+    function: Callable[..., Any], takes: Sequence[str], *, with_key: bool, iterable: bool = False
+) -> None:
+    """Check the kind and the arguments of a function that takes the key, as its first argument, only if the option ``with_key`` is set.
+
+    Args:
+        takes: Names of the other arguments.
+        iterable: Whether it returns an iterable, so that it may be a generator function.
+    """
+    with_it = ("key", *takes)
+    problem = kind_problem(function, iterable=iterable)
+    if problem is None:
+        problem = arguments_problem(function, with_it if with_key else takes)
+        fits_otherwise = arguments_problem(function, takes if with_key else with_it) is None
+        if problem is not None and fits_otherwise:
+            problem += f"; {'leave with_key=True out' if with_key else 'set with_key=True'}"
+    if problem is not None:
+        raise TopologyError(problem)
+
+
+def check_functions(node: Node) -> None:
+    """Reject functions of a node whose calls have no result, and functions that take other arguments.
+
+    Most methods of the DSL check the arguments by their annotations. Here, only those functions are checked whose arguments depend on
+    other options.
 
     Raises:
-        TopologyError: If an attribute is a coroutine function, or a tuple that contains one.
+        TopologyError: If an attribute is such a function, or a tuple that contains one.
     """
+    if isinstance(node, Asynchronous):
+        return
+    iterable = isinstance(node, _TAKING_ITERABLES)
+    _check_kinds(node.name, vars(node).values(), iterable=iterable)
+    if isinstance(node, CalendarAggregate):
+        _check_kinds(node.name, (node.windows.windows_for,), iterable=True)
+    if isinstance(node, (MapValues, FlatMapValues, TableMapValues)):
+        check_with_key(node.mapper, ("value",), with_key=node.with_key, iterable=iterable)
+    if isinstance(node, GlobalJoin):
+        check_takes(node.selector, ("key", "value"))
+
+
+def _check_kinds(node: str, parts: Iterable[object], *, iterable: bool) -> None:
     for part in parts:
         for each in part if isinstance(part, tuple) else (part,):
-            if iscoroutinefunction(each):
-                raise TopologyError(
-                    f"node {node!r}: {each.__qualname__!r} is a coroutine function, which this operator would not await. "
-                    "Make external calls with map_values_async, foreach_async or process_async, or issue them in a "
-                    "processor"
-                )
+            if callable(each) and (problem := kind_problem(each, iterable=iterable)) is not None:
+                raise TopologyError(f"node {node!r}: {problem}")

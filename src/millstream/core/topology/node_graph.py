@@ -13,7 +13,7 @@ from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.checks import check_kept, check_node, check_plain
+from millstream.core.topology.checks import check_functions, check_kept, check_node
 from millstream.core.topology.global_nodes import GlobalSource
 from millstream.core.topology.nodes import Node, Process, Source
 from millstream.core.topology.processor import Wrap, checked_supplier, provided_stores
@@ -49,7 +49,7 @@ class NodeGraph:
         Raises:
             TopologyError: If the node is invalid.
         """
-        check_plain(node.name, vars(node).values())
+        check_functions(node)
         self._nodes[node.name] = node
         return self
 

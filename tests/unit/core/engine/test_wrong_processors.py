@@ -64,6 +64,62 @@ def test_nor_can_process(options: Any) -> None:
         Driver(topology(AsynchronousProcess, **options))
 
 
+class Yielding(ms.Processor[str, str, str, str]):
+    def process(self, record: ms.Record[str, str]) -> Any:
+        yield record
+
+
+class YieldingTransformer(ms.ValueTransformer[str, str, str]):
+    def transform(self, key: str, value: str | None) -> Any:
+        yield value
+
+
+def test_process_cannot_be_a_generator_function() -> None:
+    with pytest.raises(TopologyError, match=r"its process\(\) is a generator function.*self.context.forward"):
+        Driver(topology(Yielding))
+
+
+def test_nor_can_transform() -> None:
+    builder = ms.StreamsBuilder()
+    builder.table("in").transform_values(YieldingTransformer)
+    with pytest.raises(TopologyError, match=r"its transform\(\) is a generator function.*return the value"):
+        Driver(builder.build())
+
+
+async def tick_later(now: int) -> None: ...
+
+
+def tick_lazily(now: int) -> Any:
+    yield now
+
+
+class TestSchedules:
+    @pytest.mark.parametrize(
+        ("kind", "callback", "message"),
+        [
+            (
+                "wall_clock",
+                print,
+                "the kind of a schedule is ms.stream_time or ms.wall_clock, not 'wall_clock'",
+            ),
+            (ms.wall_clock, None, "a schedule calls a function, not None"),
+            (ms.wall_clock, tick_later, "'tick_later' is a coroutine function"),
+            (ms.wall_clock, tick_lazily, "'tick_lazily' is a generator function"),
+            (ms.wall_clock, lambda: None, r"is called with \(now\), but it takes \(\)"),
+        ],
+    )
+    def test_call_a_plain_function_with_the_time(self, kind: Any, callback: Any, message: str) -> None:
+        class Scheduling(ms.Processor[str, str, str, str]):
+            def init(self, context: ms.ProcessorContext[str, str]) -> None:
+                super().init(context)
+                context.schedule(5, kind, callback)
+
+            def process(self, record: ms.Record[str, str]) -> None: ...
+
+        with pytest.raises(ProcessingError, match=message):
+            Driver(topology(Scheduling))
+
+
 def test_nothing_is_acknowledged_in_between() -> None:
     Acknowledging.made = []
     with Driver(topology(Acknowledging, acknowledges=True)) as driver:

@@ -13,6 +13,7 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.subscriptions import SUBSCRIPTION, answer_serde
 from millstream.core.topology import join_nodes as nodes
+from millstream.core.topology.checks import check_with_key
 from millstream.core.topology.join_nodes import ForeignKey, stores_of_table
 from millstream.core.topology.nodes import StreamPartitioner, TableSource
 from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
@@ -46,6 +47,7 @@ def foreign_key_options(
         TopologyError: If there are partitioners without a foreign key.
     """
     if on is not None:
+        check_with_key(on, ("value",), with_key=with_key)
         return ForeignKeyOptions(
             on if with_key else lambda key, value: on(value), *partitioners, ignores_null
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.graph import Graph
@@ -15,13 +15,15 @@ from millstream.core.model.durations import millis
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.topology import join_nodes
+from millstream.core.topology.checks import check_with_key
 from millstream.core.topology.global_nodes import GlobalJoin
 from millstream.core.topology.join_nodes import Joiner, JoinKind, joiner_with_key
 from millstream.core.topology.stores import StoreLike, StoreOptions
 from millstream.core.topology.window_nodes import is_windowed_here
 
 
-class JoinFunction(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class JoinFunction:
     """What a join computes.
 
     Attributes:
@@ -33,6 +35,9 @@ class JoinFunction(NamedTuple):
     kind: JoinKind
     name: str | None
     with_key: bool
+
+    def __post_init__(self) -> None:
+        check_with_key(self.function, ("value", "other value"), with_key=self.with_key)
 
     @property
     def joiner(self) -> Joiner:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, Final, TypeVar
 
 from millstream.core.engine.compile import Call, Compiled, compile_node, discard
 from millstream.core.engine.context import GlobalNodeContext, NodeContext
+from millstream.core.model.arguments import is_coroutine
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.record import Headers, Record
 from millstream.core.topology import nodes as n
@@ -122,7 +123,7 @@ def _call_supplier(node: n.Process, method: str, base: str) -> Any:
     """Create a node's processor or transformer.
 
     Raises:
-        TopologyError: If the object lacks a method, or a method is a coroutine function.
+        TopologyError: If the object lacks a method, or a method is a coroutine function or a generator function.
     """
     made = node.supplier()
     missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]
@@ -132,9 +133,19 @@ def _call_supplier(node: n.Process, method: str, base: str) -> Any:
             f"derive its class from millstream.{base}"
         )
     for name in ("init", method, "close"):
-        if iscoroutinefunction(getattr(made, name)):
+        called = getattr(made, name)
+        if is_coroutine(called):
             raise TopologyError(
                 f"processor {node.name!r}: its {name}() is a coroutine function, which would not be awaited. Make it a plain method; make "
                 "external calls with context.issue or process_async"
+            )
+        if isgeneratorfunction(called) or isasyncgenfunction(called):
+            instead = (
+                "return the value"
+                if name == "transform"
+                else "call self.context.forward(record) for each result"
+            )
+            raise TopologyError(
+                f"processor {node.name!r}: its {name}() is a generator function, so none of its code would run. Remove yield, and {instead}"
             )
     return made

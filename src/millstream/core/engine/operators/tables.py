@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.core.engine.columns import Columns, ColumnsCall, Form, call_per_row
 from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node, form_downstream, row_of
-from millstream.core.engine.operators.pairs import pair_of
+from millstream.core.engine.operators.results import pair_of, truth_of
 from millstream.core.engine.operators.stateless import of_expression, of_function
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Change, Headers
@@ -74,7 +74,10 @@ def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
     on_error, name, versioned = compiled.runtime.on_error, node.name, compiled.versioned(node.parents[0])
 
     def filtered_value(key: Any, value: Any) -> Any:
-        return value if value is not None and bool(predicate(key, value)) is keep else None
+        if value is None:
+            return None
+        kept = predicate(key, value)
+        return value if (kept if kept is True or kept is False else truth_of(kept)) is keep else None
 
     def table_filter(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         try:

@@ -1,4 +1,6 @@
-"""Functions that return pairs: what is no pair fails the record, in both forms of an operator, although Python would unpack it."""
+"""Results of functions that an operator cannot use fail the record, in both forms of an operator.
+
+What is no pair is refused although Python may unpack it; a coroutine or an answer of asynchronous operators, although it is true."""
 
 from __future__ import annotations
 
@@ -63,3 +65,45 @@ def test_the_other_records_go_on(define: Define) -> None:
 def test_a_long_result_is_shortened() -> None:
     with pytest.raises(ProcessingError, match=r"returned 'x{99}; return a pair"):
         run(OPERATORS["map"], lambda key, value: "x" * 1000)
+
+
+async def later() -> bool:
+    return False
+
+
+PREDICATES: dict[str, Define] = {
+    "filter": lambda stream, f: stream.filter(f),
+    "filter_not": lambda stream, f: stream.filter_not(f),
+    "filter in rows": lambda stream, f: stream.map_values(str).filter(f),
+    "branch": lambda stream, f: stream.branch(f)[0],
+    "filter of a table": lambda stream, f: stream.to_table().filter(f).to_stream(),
+}
+
+
+@pytest.mark.parametrize("define", PREDICATES.values(), ids=PREDICATES.keys())
+class TestPredicates:
+    @pytest.mark.parametrize(
+        ("result", "said"),
+        [
+            (later, "a coroutine, which this operator would not await"),
+            (ms.skip, r"ms.skip\(\), an answer of asynchronous operators; filter the records"),
+            (lambda: ms.dead_letter("bad"), r"ms.dead_letter\(...\), an answer"),
+            (ms.retry, r"ms.retry\(\), an answer"),
+        ],
+    )
+    def test_do_not_take_for_true_what_requests_something(
+        self, define: Define, result: Callable[[], Any], said: str
+    ) -> None:
+        with pytest.raises(ProcessingError, match=f"the function returned {said}"):
+            run(define, lambda key, value: result())
+
+    @pytest.mark.parametrize(("true", "false"), [(True, False), (1, 0), ("x", ""), ([1], []), ("x", None)])
+    def test_may_return_what_is_true_or_false(self, define: Define, true: Any, false: Any) -> None:
+        kept = run(define, lambda key, value: true if value == "v" else false)
+        assert [value for _, value in kept if value is not None] in (["v"], ["w"])
+
+
+def test_an_action_may_return_anything_but_a_coroutine() -> None:
+    assert run(lambda stream, f: stream.peek(f), lambda key, value: value) == [("k", "v"), ("l", "w")]
+    with pytest.raises(ProcessingError, match="the function returned a coroutine"):
+        run(lambda stream, f: stream.peek(f), lambda key, value: later())
