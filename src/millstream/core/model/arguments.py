@@ -1,8 +1,10 @@
 """Arguments: reject invalid arguments where the user passes them, based on the annotations of the called function.
 
 A parameter whose annotation does not allow None rejects None. A parameter that takes a function rejects values that are not callable,
-functions that take other arguments, and functions whose calls have no result. A parameter that takes str or classes of this package rejects
-other types. Type checkers check all other annotations.
+functions that take other arguments, and functions whose calls have no result. A parameter that takes str, int, bool, lists of str or classes
+of this package rejects other types. Type checkers check all other annotations.
+
+A class may have an attribute ``advice_if_refused``: what to do instead of passing one of its objects where another type is expected.
 
 The functions at the end, about functions of users, return what is wrong as text: their callers add the method or the node, and raise
 different errors.
@@ -13,6 +15,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 from types import FunctionType, UnionType
@@ -32,6 +35,9 @@ _GENERATOR_ADVICE: Final = (
     "so a call returns a generator instead of a result, and none of its code would run. Use return; for any number of results, use "
     "flat_map or flat_map_values"
 )
+_CHECKED_TYPES: Final = (str, int, bool, re.Pattern)
+_BY_NAME: Final[dict[str, type]] = {}
+"""The classes with checked methods or constructors. An annotation may name one that its module imports only for type checkers."""
 _WORDS: Final = {"K": "key", "V": "value", "A": "aggregate", "R": "value"}
 """Words for the arguments of functions, by the letter of their type variable."""
 
@@ -51,11 +57,13 @@ class _Function(NamedTuple):
         if self.takes is None or _is_ours(type(function)):
             return None
         problem = kind_problem(function, iterable=self.iterable) or arguments_problem(function, self.takes)
-        if problem is not None and not self.takes:
-            problem += (
-                f"; pass a function without parameters, such as `lambda: {name_of(function)[1:-1]}(...)`"
-            )
+        if problem is not None and isinstance(function, type) and not self.takes:
+            problem += f"; pass `lambda: {function.__name__}(...)`"
         return problem
+
+
+class _Names:
+    """A member of an annotation: a list, or another iterable, of strings."""
 
 
 class _Rule(NamedTuple):
@@ -63,11 +71,13 @@ class _Rule(NamedTuple):
 
     Attributes:
         function: The functions among them; None if there are none.
+        names: Whether lists of strings are among them.
         known: Whether the rule is complete, so that all other values are rejected, not only None.
     """
 
     none: bool
     function: _Function | None
+    names: bool
     classes: tuple[type, ...]
     known: bool
 
@@ -78,7 +88,17 @@ class _Rule(NamedTuple):
             not self.known
             or isinstance(value, self.classes)
             or (self.function is not None and callable(value))
+            or (self.names and isinstance(value, Iterable) and _wrong_name(value) is None)
         )
+
+    def refusal(self, value: object) -> str:
+        """Return what the parameter must be instead of a value, and what to do."""
+        cls = type(value)
+        shown = f"a {cls.__name__}" if _is_ours(cls) and cls.__repr__ is object.__repr__ else repr(value)
+        if self.names and isinstance(value, str):
+            return f"{self}{shown}; write [{value!r}]"
+        wrong = _wrong_name(value) if self.names and isinstance(value, Iterable) else value
+        return f"{self}{shown}{getattr(type(wrong), 'advice_if_refused', '')}"
 
     def __str__(self) -> str:
         if not self.known:
@@ -86,6 +106,7 @@ class _Rule(NamedTuple):
         kinds = (
             ["callable"] * (self.function is not None)
             + [each.__name__ for each in self.classes]
+            + ["a list of str"] * self.names
             + ["None"] * self.none
         )
         return f"be {' or '.join(kinds)}, not "
@@ -123,12 +144,14 @@ def checked_methods(cls: C) -> C:
                 setattr(cls, name, checked(member))
             elif isinstance(member, (staticmethod, classmethod)):
                 setattr(cls, name, type(member)(checked(member.__func__)))
+    _BY_NAME[cls.__name__] = cls
     return cls
 
 
 def checked_constructor(cls: C) -> C:
     """Make the constructor of a class reject arguments that its annotations do not allow."""
     cls.__init__ = checked(cls.__init__)  # type: ignore[misc]
+    _BY_NAME[cls.__name__] = cls
     return cls
 
 
@@ -148,7 +171,7 @@ def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     for name, rule, value in sorted(
         refused, key=lambda each: each[2] is not None
     ):  # report missing arguments first
-        raise ArgumentError(f"{_called(function, known, args)}: {name} must {rule}{value!r}")
+        raise ArgumentError(f"{_called(function, known, args)}: {name} must {rule.refusal(value)}")
     for name, rule, value in given:
         if rule.function is not None and callable(value) and (problem := rule.function.problem(value)):
             raise ArgumentError(f"{_called(function, known, args)}: {name}: {problem}")
@@ -179,7 +202,7 @@ def _rules_of(function: Callable[..., Any]) -> tuple[Signature, dict[str, _Rule]
 
 def _rule(annotation: object, names: Mapping[str, Any]) -> _Rule | None:
     """Return the rule for an annotation, or None if it accepts any value."""
-    none, function, classes, known = False, None, [], True
+    none, function, listed, classes, known = False, None, False, [], True
     for member in _members(annotation, names):
         if member is Any or member is object or isinstance(member, TypeVar):
             return None
@@ -187,11 +210,21 @@ def _rule(annotation: object, names: Mapping[str, Any]) -> _Rule | None:
             none = True
         elif isinstance(member, _Function):
             function = member
-        elif isinstance(member, type) and (member is str or _is_ours(member)):
+        elif member is _Names:
+            listed = True
+        elif isinstance(member, type) and (member in _CHECKED_TYPES or _is_ours(member)):
             classes.append(member)
         else:
             known = False
-    return _Rule(none, function, tuple(classes), known)
+    return _Rule(none, function, listed, tuple(classes), known)
+
+
+def _wrong_name(listed: Iterable[object]) -> object | None:
+    """Return the first element that is no string; the value itself if it is one string, or bytes. An iterator is not read."""
+    if isinstance(listed, (str, bytes)):
+        return listed
+    read = listed if isinstance(listed, (list, tuple, set, frozenset)) else ()
+    return next((each for each in read if not isinstance(each, str)), None)
 
 
 def _is_ours(cls: type) -> bool:
@@ -226,10 +259,17 @@ def _annotation_members(tree: ast.expr, names: Mapping[str, Any]) -> Iterator[ob
         yield from _members(tree.value, names)
     elif isinstance(tree, ast.Subscript):
         for member in _annotation_members(tree.value, names):
-            yield _annotated_function(tree.slice) if member is Callable else member
+            if member is Callable:
+                yield _annotated_function(tree.slice)
+            elif member in (Iterable, Sequence):
+                yield _Names if ast.unparse(tree.slice) == "str" else _Unknown()
+            else:
+                yield member
+    elif isinstance(tree, ast.Attribute) and ast.unparse(tree) == "re.Pattern":
+        yield re.Pattern
     elif isinstance(tree, ast.Name):
-        builtins = {"str": str, "object": object}
-        yield from _members(names.get(tree.id, builtins.get(tree.id, _Unknown())), names)
+        named = {**_BY_NAME, "str": str, "int": int, "bool": bool, "object": object, **names}
+        yield from _members(named.get(tree.id, _Unknown()), names)
     else:
         yield _Unknown()
 

@@ -1,4 +1,4 @@
-"""Checks of the nodes and stores of a topology."""
+"""Checks of the nodes, stores, functions and suppliers of a topology."""
 
 from __future__ import annotations
 
@@ -104,6 +104,10 @@ def _check_stores(node: ProcessAsync, others: Iterable[Node]) -> None:
 
 
 def _check_topics(node: Source, sources: list[Source]) -> None:
+    if node.pattern is not None and isinstance(node.pattern.pattern, bytes):
+        raise TopologyError(
+            f"source {node.name!r}: the names of topics are str, but {node.pattern!r} matches bytes; leave the b before the pattern out"
+        )
     if not node.topics and node.pattern is None:
         raise TopologyError(f"source {node.name!r} reads no topic")
     for topic in node.topics:
@@ -256,3 +260,69 @@ def _check_kinds(node: str, parts: Iterable[object], *, iterable: bool) -> None:
         for each in part if isinstance(part, tuple) else (part,):
             if callable(each) and (problem := kind_problem(each, iterable=iterable)) is not None:
                 raise TopologyError(f"node {node!r}: {problem}")
+
+
+def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
+    """Return the stores that a supplier provides in its attribute ``stores``, or that its method of that name returns.
+
+    Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
+    """
+    provided = getattr(supplier, "stores", ())
+    try:
+        stores = tuple(provided() if callable(provided) else provided)
+    except TypeError:
+        stores = (provided,)
+    for store in stores:
+        if not isinstance(store, StoreSpec):
+            raise TopologyError(
+                f"processor {name!r}: the attribute 'stores' of a supplier, or the result of its static method of that name, must "
+                f"contain the specifications of its stores, such as ms.stores.key_value(...), not {store!r}; pass names of stores that "
+                "are added elsewhere as stores=[...] beside the supplier, and rename other attributes"
+            )
+    return stores
+
+
+def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a supplier if it can create a processor, or a value transformer, for each task.
+
+    A function is called twice to check that it creates a new object each time. A class always does.
+
+    Raises:
+        TopologyError: If the supplier is itself a processor, fails, or returns the same object twice.
+
+    Source: ``ApiUtils.checkSupplier``.
+    """
+    if _is_processor(supplier) and not isinstance(supplier, type):
+        raise TopologyError(
+            f"processor {name!r}: pass the class or a function that creates a processor, not {supplier!r}; "
+            "every task needs its own processor"
+        )
+    if (
+        not isinstance(supplier, type)
+        and _is_processor(made := supplied(name, supplier))
+        and made is supplier()
+    ):
+        raise TopologyError(
+            f"processor {name!r}: the function returns the same processor at each call; create a new one in it, because every task needs "
+            "its own processor"
+        )
+    return supplier
+
+
+def supplied(name: str, supplier: Callable[[], Any]) -> Any:
+    """Call a supplier.
+
+    Raises:
+        TopologyError: If it raises an exception.
+    """
+    try:
+        return supplier()
+    except Exception as error:
+        raise TopologyError(
+            f"processor {name!r}: its supplier, which is called without arguments, failed: {type(error).__name__}: {error}. Pass a class, "
+            "or a function that creates the processor, such as `lambda: P(x)`"
+        ) from error
+
+
+def _is_processor(made: object) -> bool:
+    return hasattr(made, "process") or hasattr(made, "transform")

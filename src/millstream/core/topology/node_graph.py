@@ -13,10 +13,16 @@ from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.checks import check_functions, check_kept, check_node
+from millstream.core.topology.checks import (
+    check_functions,
+    check_kept,
+    check_node,
+    checked_supplier,
+    provided_stores,
+)
 from millstream.core.topology.global_nodes import GlobalSource
 from millstream.core.topology.nodes import Node, Process, Source
-from millstream.core.topology.processor import Wrap, checked_supplier, provided_stores
+from millstream.core.topology.processor import Wrap
 from millstream.core.topology.stores import StoreSpec
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypedDict, get_args
 
 from millstream.core.model.arguments import checked_constructor
 from millstream.core.model.calendars import Windows
@@ -18,21 +18,8 @@ from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.topics import checked_name, checked_topic_config
 
-__all__ = [
-    "LATEST",
-    "Changelog",
-    "Engine",
-    "Order",
-    "StoreLike",
-    "StoreOptions",
-    "StoreSpec",
-    "key_value",
-    "lru",
-    "options",
-    "session",
-    "versioned",
-    "window",
-]
+__all__ = ["LATEST", "Changelog", "Engine", "Order", "StoreLike", "StoreOptions", "StoreSpec"]
+__all__ += ["key_value", "lru", "options", "session", "versioned", "window"]
 
 Engine = Literal["lmdb", "rocksdb", "memory"]
 """The store engine of the local copy. None in a specification uses the application's setting."""
@@ -83,6 +70,11 @@ class StoreSpec:
     changelog: Changelog = "spark"
     changelog_config: Mapping[str, str] = field(default_factory=dict, compare=False)
     cache: bool = True
+
+    advice_if_refused: ClassVar[str] = (
+        "; an operator takes the name of its store, or ms.stores.options(name, ...), and a processor the names of stores that "
+        "add_state_store(...) has added"
+    )
 
     def __post_init__(self) -> None:
         checked_name(self.name, "store")

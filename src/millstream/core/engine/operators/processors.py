@@ -11,6 +11,7 @@ from millstream.core.model.arguments import is_coroutine
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.record import Headers, Record
 from millstream.core.topology import nodes as n
+from millstream.core.topology.checks import supplied
 from millstream.core.topology.global_nodes import GlobalProcess
 from millstream.core.topology.processor import ProcessValues, TransformRows
 
@@ -123,9 +124,9 @@ def _call_supplier(node: n.Process, method: str, base: str) -> Any:
     """Create a node's processor or transformer.
 
     Raises:
-        TopologyError: If the object lacks a method, or a method is a coroutine function or a generator function.
+        TopologyError: If the supplier fails, the object lacks a method, or a method is a coroutine function or a generator function.
     """
-    made = node.supplier()
+    made = supplied(node.name, node.supplier)
     missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]
     if missing:
         raise TopologyError(
