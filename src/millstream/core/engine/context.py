@@ -13,7 +13,13 @@ from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Headers, Record, RecordMetadata
 from millstream.core.state.readonly import read_only
-from millstream.core.topology.processor import Cancellable, PunctuationType, Punctuator
+from millstream.core.topology.processor import (
+    Cancellable,
+    Processor,
+    PunctuationType,
+    Punctuator,
+    ValueTransformer,
+)
 
 StreamCall = Callable[[Any, Any, int, Headers], None]
 
@@ -163,7 +169,12 @@ class NodeContext:
         return store if self.local is None else self.local(name, store)
 
     def init(self) -> None:
-        """Call the processor's ``init``. Schedules that it creates are numbered."""
+        """Call the processor's ``init``. Schedules that it creates are numbered.
+
+        The processor receives its context before, so that it also has one if its ``init`` does not call that of the base class.
+        """
+        if isinstance(self.processor, (Processor, ValueTransformer)):
+            self.processor.context = self
         self._in_init = True
         try:
             self.processor.init(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, Final
 
 from millstream.core.model.arguments import arguments_problem, kind_problem
@@ -23,9 +24,15 @@ from millstream.core.topology.nodes import (
     TableMapValues,
 )
 from millstream.core.topology.patterns import check_overlap
+from millstream.core.topology.processor import Processor, ValueTransformer
 from millstream.core.topology.stores import KeyValueSpec, StoreSpec
 from millstream.core.topology.window_nodes import CalendarAggregate
 
+_BASES: Final[tuple[tuple[type, str, str], ...]] = (
+    (Processor, "process", "self, record"),
+    (ValueTransformer, "transform", "self, key, value"),
+)
+"""Base classes, with the method that a derived class must define, and its parameters."""
 _TAKING_ITERABLES: Final = (FlatMap, FlatMapValues, Repartition, Sink)
 """Nodes with a function that returns an iterable. A partitioner may return several partitions."""
 
@@ -297,16 +304,39 @@ def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any
             f"processor {name!r}: pass the class or a function that creates a processor, not {supplier!r}; "
             "every task needs its own processor"
         )
-    if (
-        not isinstance(supplier, type)
-        and _is_processor(made := supplied(name, supplier))
-        and made is supplier()
-    ):
+    if isinstance(supplier, type):
+        if (
+            supplier.__init__ is object.__init__
+        ):  # otherwise the objects may have other methods than the class
+            check_defined(name, supplier)
+        return supplier
+    made = supplied(name, supplier)
+    if _is_processor(made) and made is supplier():
         raise TopologyError(
             f"processor {name!r}: the function returns the same processor at each call; create a new one in it, because every task needs "
             "its own processor"
         )
+    check_defined(name, made)
     return supplier
+
+
+def check_defined(name: str, made: object) -> None:
+    """Check that a processor or a transformer, or its class, defines the method that is called for each record.
+
+    Raises:
+        TopologyError: If it has only the method of the base class.
+    """
+    cls = made if isinstance(made, type) else type(made)
+    for base, method, parameters in _BASES:
+        if not issubclass(cls, base):
+            continue
+        defined = getattr(made, method)
+        if getattr(defined, "__func__", defined) is getattr(base, method):
+            similar = get_close_matches(method, vars(cls).keys() - {method}, 1)
+            hint = f"; is {similar[0]}() meant to be this method?" if similar else ""
+            raise TopologyError(
+                f"processor {name!r}: {cls.__name__} does not define {method}({parameters}){hint}"
+            )
 
 
 def supplied(name: str, supplier: Callable[[], Any]) -> Any:

@@ -265,7 +265,7 @@ class Processor(Generic[K, V, K2, V2]):
         """Initialise the processor; called once before the first record.
 
         Args:
-            context: The context, which this method keeps as ``self.context``.
+            context: The context, which is also ``self.context``.
         """
         self.context = context
 
@@ -298,7 +298,7 @@ class ValueTransformer(Generic[K, V, V2]):
         """Initialise the transformer; called once before the first row.
 
         Args:
-            context: The context, which this method keeps as ``self.context``.
+            context: The context, which is also ``self.context``.
         """
         self.context = context
 
