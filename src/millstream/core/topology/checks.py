@@ -305,10 +305,8 @@ def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any
             "every task needs its own processor"
         )
     if isinstance(supplier, type):
-        if (
-            supplier.__init__ is object.__init__
-        ):  # otherwise the objects may have other methods than the class
-            check_defined(name, supplier)
+        if not any("__init__" in vars(cls) for cls in supplier.__mro__[:-1]):
+            check_defined(name, supplier)  # an __init__ may give the objects other methods than the class has
         return supplier
     made = supplied(name, supplier)
     if _is_processor(made) and made is supplier():
