@@ -179,16 +179,8 @@ class Graph:
         Raises:
             TopologyError: If the options are not valid for such a store.
         """
-        if options.history_retention is not None:
-            raise TopologyError(
-                f"store {options.name!r}: history_retention applies only to tables that are read from a topic or a stream "
-                "(table, to_table), where each record is a version; the rows of this table are computed. Leave it out"
-            )
-        if options.retention is not None:
-            raise TopologyError(
-                f"store {options.name!r}: retention applies only to windowed aggregations; the rows of this table stay until they are "
-                "deleted. Leave it out"
-            )
+        check_no_history(options)
+        check_no_retention(options)
         return KeyValueSpec(
             name=options.name,
             key=key,
@@ -202,6 +194,7 @@ class Graph:
         """Return the store of a table whose rows arrive as records, with versions if the options request them."""
         if options.history_retention is None:
             return self.store(options, key, value)
+        check_no_retention(options)
         return VersionedSpec(
             name=options.name,
             key=key,
@@ -256,3 +249,21 @@ class Graph:
         sink = self.name(sending)
         drops = self.name(dropping) if dropping else f"{sink}-filter"
         return drops, sink, self.name(reading)
+
+
+def check_no_history(options: StoreOptions) -> None:
+    """Refuse ``history_retention`` for a store whose entries are not versions."""
+    if options.history_retention is not None:
+        raise TopologyError(
+            f"store {options.name!r}: history_retention applies only to tables that are read from a topic or a stream "
+            "(table, to_table), where each record is a version; the content of this store is computed. Leave it out"
+        )
+
+
+def check_no_retention(options: StoreOptions) -> None:
+    """Refuse ``retention`` for a store whose entries do not expire, or expire at times that the operator determines."""
+    if options.retention is not None:
+        raise TopologyError(
+            f"store {options.name!r}: retention applies only to windowed aggregations; entries of this store stay as long as the operator "
+            "needs them. Leave it out"
+        )

@@ -174,8 +174,6 @@ def test_a_value_without_the_field_is_refused(expression: ms.Expression, value: 
 def test_a_record_without_the_field_fails() -> None:
     builder = ms.StreamsBuilder(default_value_serde=ms.serdes.json)
     builder.stream("in").filter(ms.col("amount") > 3).to("out")
-    with ms.testing.TopologyTestDriver(builder.build()) as driver:
-        with pytest.raises(
-            ProcessingError, match=r"KSTREAM-FILTER-0000000001 failed .*: no field 'amount' \(there are: a\)"
-        ):
-            driver.pipe("in", "k", {"a": 1})
+    driver = ms.testing.TopologyTestDriver(builder.build())
+    with pytest.raises(ProcessingError, match=r"KSTREAM-FILTER-0000000001 failed .*: no field 'amount'"):
+        driver.pipe("in", "k", {"a": 1})

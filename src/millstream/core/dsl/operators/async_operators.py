@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from millstream.core.asynchronous.effects import Acting, Performing
+from millstream.core.dsl.graph import check_no_history, check_no_retention
 from millstream.core.dsl.handle import StreamHandle
 from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
@@ -79,10 +80,9 @@ def _unfinished(
     node = graph.name(f"KSTREAM-{operation.replace('-', '').upper()}", name)
     if name is not None and store is None:
         store = f"{name}-unfinished"
-    unfinished = carried(
-        graph.store_options(
-            store, lambda: f"{node}-unfinished", stream._path, f"{operation}-unfinished", name
-        ),
-        *stream._serdes(),
+    options = graph.store_options(
+        store, lambda: f"{node}-unfinished", stream._path, f"{operation}-unfinished", name
     )
-    return node, unfinished
+    check_no_history(options)
+    check_no_retention(options)
+    return node, carried(options, *stream._serdes())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millstream.core.dsl.global_table import GlobalKTable
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.graph import Graph, check_no_history, check_no_retention
 from millstream.core.dsl.handle import Handle, StreamHandle, TableHandle
 from millstream.core.dsl.operators.join_options import JoinOptions
 from millstream.core.dsl.operators.store_specs import bytes_store, join_store, named_bytes
@@ -83,6 +83,8 @@ def join_table(
         named = None if options.store is None else graph.named_store(options.store)
         store = graph.store_options(named, lambda: f"{node}-Buffer", join_path, "buffer", join.name)
         if named is not None:
+            check_no_history(named)
+            check_no_retention(named)
             store = dataclasses.replace(store, name=f"{store.name}-buffer")
         buffered = key or graph.default_key, options.value or stream._value or graph.default_value
         parent = _buffer(parent, table, store, buffered, millis(options.grace))

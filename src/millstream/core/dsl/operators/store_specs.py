@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeAlias
 
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.graph import Graph, check_no_history, check_no_retention
 from millstream.core.model import serdes
 from millstream.core.model.calendars import NO_END, UnlimitedWindows, Windows
 from millstream.core.model.durations import millis
@@ -55,6 +55,7 @@ def window_store(
     Raises:
         TopologyError: If the retention is shorter than the time in which aggregates can change.
     """
+    check_no_history(options)
     if isinstance(windows, SlidingWindows):
         size = windows.difference_ms
         retention = _retention(options, 2 * size + windows.grace_ms, "twice the difference")
@@ -88,6 +89,7 @@ def session_store(
     Raises:
         TopologyError: If the retention is shorter than the time in which aggregates can change.
     """
+    check_no_history(options)
     return SessionSpec(
         name=options.name,
         key=key,
@@ -128,6 +130,8 @@ def join_store(
     options: StoreOptions, name: str, serdes: tuple[Serde[Any], Serde[Any]], times: JoinTimes
 ) -> WindowSpec:
     """Return the store with the records of one side of a stream-stream join."""
+    check_no_history(options)
+    check_no_retention(options)
     size = times.before + times.after
     return WindowSpec(
         name=name,
