@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import ProcessingError
+from millstream.core.model.errors import ProcessingError, ProductionError
 
 Define: TypeAlias = Callable[[ms.KStream[Any, Any], Callable[[Any, Any], Any]], ms.KStream[Any, Any]]
 
@@ -107,3 +107,21 @@ def test_an_action_may_return_anything_but_a_coroutine() -> None:
     assert run(lambda stream, f: stream.peek(f), lambda key, value: value) == [("k", "v"), ("l", "w")]
     with pytest.raises(ProcessingError, match="the function returned a coroutine"):
         run(lambda stream, f: stream.peek(f), lambda key, value: later())
+
+
+UNUSABLE: dict[str, tuple[Callable[[], Any], str]] = {
+    "answer": (lambda: ms.dead_letter("bad"), r"ms.dead_letter\(...\), an answer of asynchronous operators"),
+    "coroutine": (later, "a coroutine, which this operator would not await"),
+}
+
+
+@pytest.mark.parametrize(("result", "said"), UNUSABLE.values(), ids=UNUSABLE.keys())
+@pytest.mark.parametrize("topic", ["out", lambda key, value, context: "out"], ids=["topic", "function"])
+def test_a_sink_names_a_value_that_no_function_should_return(
+    topic: Any, result: Callable[[], Any], said: str
+) -> None:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values(lambda value: result()).to(topic)
+    driver = ms.testing.TopologyTestDriver(builder.build())
+    with pytest.raises(ProductionError, match=f"a function upstream returned {said}"):
+        driver.pipe("in", "k", "v")

@@ -54,9 +54,21 @@ def check_done(result: Any) -> None:
     Raises:
         ProcessingError: If it is a coroutine or an answer of asynchronous operators.
     """
-    problem = _UNUSABLE.get(type(result))
-    if problem is None:
-        return
+    problem = _problem(result)
+    if problem is not None:
+        raise ProcessingError(f"the function returned {problem}")
+
+
+def reason(error: Exception, *results: Any) -> Exception:
+    """Return the reason why a key or a value cannot be serialised, if a function should not have returned it; else the error itself.
+
+    Mappers are not checked for each record: a new value may be any object.
+    """
+    problem = next(filter(None, map(_problem, results)), None)
+    return error if problem is None else ProcessingError(f"a function upstream returned {problem}")
+
+
+def _problem(result: Any) -> str | None:
     if isinstance(result, CoroutineType):
         result.close()  # otherwise Python warns that it was never awaited
-    raise ProcessingError(f"the function returned {problem}")
+    return _UNUSABLE.get(type(result))
