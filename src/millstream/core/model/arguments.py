@@ -326,7 +326,7 @@ def kind_problem(function: object, *, iterable: bool = False) -> str | None:
     if is_coroutine(function):
         return f"{name_of(function)} is a coroutine function, {_COROUTINE_ADVICE}"
     if any(map(inspect.isasyncgenfunction, called)):
-        return f"{name_of(function)} is an asynchronous generator function, {_COROUTINE_ADVICE}"
+        return f"{name_of(function)} is an asynchronous generator function, {_GENERATOR_ADVICE}"
     if not iterable and any(map(inspect.isgeneratorfunction, called)):
         return f"{name_of(function)} is a generator function, {_GENERATOR_ADVICE}"
     return None

@@ -7,7 +7,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final
 
-from millstream.core.model.arguments import arguments_problem, kind_problem
+from millstream.core.model.arguments import arguments_problem, is_coroutine, kind_problem
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
 from millstream.core.topology.async_nodes import Asynchronous, ProcessAsync
@@ -204,7 +204,9 @@ def check_kept(store: StoreSpec, what: str) -> None:
 
 
 def check_takes(function: Callable[..., Any], takes: Sequence[str]) -> None:
-    """Check that a function can be called with the given arguments. Functions without a signature pass.
+    """Check that a function, which may be a coroutine function, has results and can be called with the given arguments.
+
+    Functions without a signature pass.
 
     Args:
         takes: Names of the positional arguments, for the message.
@@ -216,7 +218,8 @@ def check_takes(function: Callable[..., Any], takes: Sequence[str]) -> None:
         ...
         millstream.core.model.errors.TopologyError: '<lambda>' is called with (key, value), but it takes (value)
     """
-    problem = arguments_problem(function, takes)
+    problem = None if is_coroutine(function) else kind_problem(function)
+    problem = problem or arguments_problem(function, takes)
     if problem is not None:
         raise TopologyError(problem)
 

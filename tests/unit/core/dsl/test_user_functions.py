@@ -192,6 +192,15 @@ class TestKinds:
     def test_generator_functions_may_return_iterables(self, use: Using) -> None:
         use(ms.StreamsBuilder(), generator)
 
+    @pytest.mark.parametrize("operator", ["map_values_async", "foreach_async", "process_async"])
+    @pytest.mark.parametrize("function", [generator, asynchronous_generator])
+    def test_calls_are_of_plain_functions_or_coroutine_functions(self, operator: str, function: Any) -> None:
+        use = getattr(ms.StreamsBuilder().stream("in"), operator)
+        use(last, name="plain")
+        use(coroutine, name="coroutine")
+        with pytest.raises(TopologyError, match="generator function, so a call returns a generator"):
+            use(function)
+
     def test_windows_are_returned_by_plain_functions_or_generators(self) -> None:
         class Plain(ms.Windows):
             def windows_for(self, timestamp: int) -> Any:
