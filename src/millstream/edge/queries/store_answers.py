@@ -139,7 +139,7 @@ class Answers:
             time.sleep(_POLL_S)
 
     def release_views(self) -> None:
-        """Release the views of the previous micro-batch. Called after each commit."""
+        """Release the views of the previous micro-batch. Called after each commit, which does not wait for running questions."""
         self._copies.release_views()
 
     def take_woken(self) -> frozenset[str]:
@@ -156,7 +156,10 @@ class Answers:
         )
 
     def close(self) -> None:
-        """Refuse further questions, and close the local copies, so that the next run in this process can open them."""
+        """Refuse further questions, and close the local copies, so that the next run in this process can open them.
+
+        Waits for questions that are being answered; one that waits for another host gives up.
+        """
         self._closed = True
         self._copies.close()
 
@@ -247,7 +250,7 @@ def _is_nothing(value: Any) -> bool:
 
 def _query_copy(question: Question, spec: StoreSpec, copied: _Copied) -> Any:
     copy, report = copied
-    with copy.lock:
+    with copy:
         return found_in(copy.store(spec, report), question)
 
 
@@ -255,7 +258,7 @@ def _of_all(question: Question, store: _Readable) -> Any:
     with ExitStack() as locks:
         # All questions lock in the order of the tasks, which prevents deadlocks.
         for copy, _ in store.copies.values():
-            locks.enter_context(copy.lock)
+            locks.enter_context(copy)
         stores = [copy.store(store.spec, report) for copy, report in store.copies.values()]
         return answer_of(question, store.spec, stores)
 
