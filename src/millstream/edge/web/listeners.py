@@ -12,6 +12,7 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
 from millstream.edge.settings.settings import Settings
 from millstream.edge.spark.required_packages import is_installed
+from millstream.edge.web.page_address import announce, delete_address
 
 if TYPE_CHECKING:
     from millstream.edge.metrics.application_metrics import Measured
@@ -39,7 +40,7 @@ class Listeners:
     def open(
         self, application: Shown, settings: Settings, say: Callable[..., None], plan: Callable[[], Plan]
     ) -> None:
-        """Open the listeners that the settings require.
+        """Open the listeners that the settings require, and delete the address of an earlier run's page. The caller holds the lease.
 
         Args:
             say: Logs a URL; its arguments are the event, the text and fields.
@@ -47,6 +48,7 @@ class Listeners:
         Raises:
             SettingsError: If a package is missing, or a port cannot be opened.
         """
+        delete_address(settings.home(application.id))
         if settings.metrics_port is not None:
             self._metrics(application, settings.http_host, settings.metrics_port, say)
         if settings.opentelemetry:
@@ -100,14 +102,14 @@ class Listeners:
         self, application: Shown, settings: Settings, port: int, plan: Callable[[], Plan]
     ) -> tuple[str, str]:
         from millstream.edge.web.listener import Listener
-        from millstream.edge.web.page import announce, guard_of, page_routes
+        from millstream.edge.web.page import guard_of, page_routes
 
-        token = secrets.token_urlsafe(24)
+        token, home = secrets.token_urlsafe(24), settings.home(application.id)
         routes = page_routes(application, self._viewer(application), plan, settings.policies)
         listener = Listener(settings.http_host, port, routes, guard_of(token))
         self._closing.callback(listener.close)
-        file = announce(settings.home(application.id), listener.url, token)
-        self._closing.callback(file.unlink, missing_ok=True)
+        file = announce(home, listener.url, token)
+        self._closing.callback(delete_address, home)
         self.urls["page"] = listener.url
         return listener.url, str(file)
 
