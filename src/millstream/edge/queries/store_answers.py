@@ -36,6 +36,8 @@ from millstream.edge.queries.task_copies import Copies, TaskCopy
 from millstream.edge.status.task_reports import TaskReports
 
 _WAIT_S: Final = 10.0
+_LAG_KNOWN_S: Final = 10.0
+"""For how long the last known lag counts while no broker answers."""
 _POLL_S: Final = 0.002
 _WAKE_S: Final = 0.3
 _WAKE_EVERY_S: Final = 2.0
@@ -105,8 +107,8 @@ class Answers:
 
         Raises:
             QueryError: If the store has no such method, or an argument does not fit.
-            StoreError: If the application has ended, there is no such store, the lag is too large, or the local copy cannot be read
-                because it is being restored, its host cannot be reached or not all of its tasks have run.
+            StoreError: If the application has ended, there is no such store, the lag is too large or not known, or the local copy cannot be
+                read because it is being restored, its host cannot be reached or not all of its tasks have run.
         """
         if self._closed:
             raise self._ended_error()
@@ -215,13 +217,23 @@ class Answers:
             return self._of_globals.answer(question, store.part, store.batch, store.furthest)
         if not store.copies or not store.complete:
             raise CopyMovedError("not all of its tasks have run since the start or the last edit")
-        if question.max_lag is not None and store.lag > question.max_lag:
-            raise StoreError(
-                f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed "
-                "(max_lag); query it again later, or allow more"
-            )
+        if question.max_lag is not None:
+            self._check_lag(question.store, store.lag, question.max_lag)
         value = _of_key(question, store) if scope == "key" else _of_all(question, store)
         return Answer(value, store.batch, store.offsets, store.lag)
+
+    def _check_lag(self, store: str, lag: int, most: int) -> None:
+        unknown_s = self._reports.lag_unknown_s()
+        if unknown_s > _LAG_KNOWN_S:
+            raise StoreError(
+                f"the lag of store {store!r} has not been known for {unknown_s:.0f} s, because no broker answers, and at most {most:,} "
+                "records were allowed (max_lag); query it again later, or without max_lag"
+            )
+        if lag > most:
+            raise StoreError(
+                f"store {store!r} is {lag:,} records behind its topics, and at most {most:,} were allowed (max_lag); query it again "
+                "later, or allow more"
+            )
 
 
 def _parts_with_stores(plan: Plan) -> tuple[SubTopology, ...]:
