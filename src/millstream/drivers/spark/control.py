@@ -103,9 +103,8 @@ def _taken(address: ControlAddress) -> Iterator[Connection[Any, Any]]:
 def _close_ended() -> None:
     """Close idle connections to runs that have ended. Called before the first connection to another run, as a process may outlive many."""
     for address in [*_IDLE]:
-        listens = Path(
-            address.path
-        ).exists()  # if the run was killed, the socket is still there, but its connections have ended
+        # If the run was killed, the socket is still there, but its connections have ended.
+        listens = Path(address.path).exists()
         for connection in _taken(address):
             if listens and not connection.poll():
                 _IDLE.setdefault(address, []).append(connection)
