@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
@@ -63,13 +63,18 @@ class Changelogs:
     def publish(
         self, changes: Mapping[str, list[StoreChange]], memory: TaskMemory, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Return the changes of a micro-batch, and the task's memory, as records by topic."""
+        """Return the changes of a micro-batch, and the task's memory, as records by topic.
+
+        The memory is one record, so it must not grow with the records that wait for another input.
+        """
         if not self.stores:
             return
         for byte_store, items in changes.items():
             if store_of(byte_store) in self.plan.changelogs:
                 yield self._records(byte_store, items, now_ms)
-        value = json.dumps(memory.to_json(), separators=(",", ":")).encode()
+        assert memory.snapshot is not None
+        needed = replace(memory, snapshot=memory.snapshot.without_read_again())
+        value = json.dumps(needed.to_json(), separators=(",", ":")).encode()
         yield self.plan.commits_topic, Records([self._key], [value], [now_ms], partitions=[0])
 
     def publish_content(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from pyspark.sql import Row
 import millstream as ms
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Call, Raised, Ticket, grouped
+from millstream.core.asynchronous.committable_offset import Progress
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.result_buffer import ResultBuffer
 from millstream.core.engine.asynchronous import backlog, in_flight
+from millstream.core.engine.records.queue import MERGED, QueueId
+from millstream.core.engine.records.readiness import InputFacts
+from millstream.core.engine.step_outcome import Snapshot
+from millstream.core.engine.task import Task
 from millstream.core.model.calls import CallOrder, Calls
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
@@ -24,19 +30,22 @@ from millstream.core.ports import OffsetRange
 from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.memory import MemoryStores
-from millstream.core.state.segments.log import decode_manifest
+from millstream.core.state.segments.log import Manifest, decode_manifest
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
 from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.executor.changelogs import Changelogs
+from millstream.drivers.spark.executor.committed_state import StoresBefore
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.snapshots import TaskMemory
 from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.spec import TopologySpec
 from unit.helpers import Row as Cells
+from unit.helpers import records
 
 from .test_host import OPENERS, Handle, Spark, row
 
@@ -300,6 +309,56 @@ def test_the_content_of_a_store_with_large_values_is_published_in_small_parts() 
     assert [key for records in parts for key in records.keys] == sorted(
         b"%d" % number for number in range(20)
     )
+
+
+class TestPublishedSnapshot:
+    """The snapshot of a task that waits for one of its inputs, with records of a topic and, on other ways, of a repartition."""
+
+    @pytest.fixture
+    def changelogs(self) -> Changelogs:
+        KAFKA.clear()
+        builder = ms.StreamsBuilder()
+        table = builder.table("prices", store=ms.stores.options("prices", changelog="kafka"))
+        builder.stream("orders").join(table, lambda order, price: f"{order}{price}").to("out")
+        plan = builder.build().plan("app")
+        return Changelogs(plan, plan.subtopologies[0], TaskId(0, 0))
+
+    def waiting(self, changelogs: Changelogs, count: int) -> Snapshot:
+        """Return the snapshot of a task with buffered records: ``count`` read from a topic, and two of each lane."""
+        task = Task(
+            changelogs.sub, TaskId(0, 0), application_id="app", stores=MemoryStores(), max_task_idle_ms=60_000
+        )
+        task.init(0)
+        orders, prices = TopicPartition("orders", 0), TopicPartition("prices", 0)
+        task.inform(InputFacts((orders, prices)))
+        for lane, size in {"": count, "lane": 2, MERGED: 2}.items():
+            task.feed(orders, records([("k", f"value {n}", n) for n in range(size)], 0), size, lane=lane)
+        assert task.step(0).metrics.processed == 0
+        return task.snapshot()
+
+    def publish(self, changelogs: Changelogs, snapshot: Snapshot) -> int:
+        """Publish the memory of a task and return its size, bytes."""
+        memory = TaskMemory(snapshot, {"prices": "x"}, {"prices": "lmdb"}, ("prices",))
+        [(topic, sent)] = changelogs.publish({}, memory, 0)
+        KAFKA[topic] += zip(sent.keys, sent.values, strict=True)  # type: ignore[arg-type]  # it has a key
+        return sent.byte_count()
+
+    def test_does_not_grow_with_the_records_that_a_rebuild_reads_again(self, changelogs: Changelogs) -> None:
+        few, many = (self.publish(changelogs, self.waiting(changelogs, count)) for count in (10, 10_000))
+        assert many == few
+
+    def test_is_all_that_a_rebuild_needs(self, changelogs: Changelogs) -> None:
+        partition = TopicPartition("orders", 0)
+        snapshot = replace(
+            self.waiting(changelogs, 10),
+            partition_times={QueueId(partition): 5, QueueId(partition, MERGED): 5},
+            progress={partition: Progress(3, ((1, 1),))},
+        )
+        self.publish(changelogs, snapshot)
+        loaded = StoresBefore(None, Manifest(), changelogs.memory(Reader(), {}), {}).snapshot
+        assert loaded == snapshot.without_committed()
+        assert {queue.lane for queue in loaded.buffered} == {"lane", MERGED}
+        assert loaded.taken == {QueueId(partition): 3, QueueId(partition, MERGED): 2}
 
 
 def applications(directory: Path, order: CallOrder, seeds: int) -> Iterator[tuple[int, Application]]:
