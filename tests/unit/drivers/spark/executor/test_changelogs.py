@@ -33,6 +33,7 @@ from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest, decode_manifest
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
+from millstream.core.topology.plan import Plan
 from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
@@ -41,6 +42,7 @@ from millstream.drivers.spark.executor.committed_state import StoresBefore
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.published_snapshots import PublishedSnapshots
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.spec import TopologySpec
@@ -51,6 +53,8 @@ from .test_host import OPENERS, Handle, Spark, row
 
 KAFKA: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
 """The internal topics of the application, each with one partition."""
+READS: list[OffsetRange] = []
+"""The ranges of internal topics that were read."""
 WORKERS: list[Worker] = []
 """The living async worker. Specs are pickled, so it is found here."""
 
@@ -63,6 +67,7 @@ class Reader:
 
     def read(self, offsets: OffsetRange) -> Iterator[Records]:
         if entries := KAFKA[offsets.topic][offsets.start : offsets.end]:
+            READS.append(offsets)
             yield Records([key for key, _ in entries], [value for _, value in entries], [0] * len(entries))
 
 
@@ -119,25 +124,23 @@ def calling(order: CallOrder) -> ms.Topology:
     return builder.build()
 
 
+def host_spec(plan: Plan, tasks: int, directory: Path) -> HostSpec:
+    layout = lay_out(plan, {"in": tasks})
+    lineage = Lineage(parts_of(plan, layout, {}))
+    keys, policies = grouping_keys(layout.tasks), ms.ErrorPolicies()
+    topology = TopologySpec(plan, layout, keys, policies, {}, lineage)
+    copies = CopiesSpec(str(directory), OPENERS, dict.fromkeys(plan.changelogs, "memory"), 64 << 20)
+    return HostSpec(topology, copies, changelogs=Reader())
+
+
 class Application:
     """An application with one task, whose micro-batches are delivered by one attempt and committed by another."""
 
     def __init__(self, directory: Path, order: CallOrder, rows: list[Cells], dice: random.Random) -> None:
         KAFKA.clear()
         self.plan = calling(order).plan("app")
-        layout = lay_out(self.plan, {"in": 1})
-        topology = TopologySpec(
-            self.plan,
-            layout,
-            grouping_keys(layout.tasks),
-            ms.ErrorPolicies(),
-            {},
-            Lineage(parts_of(self.plan, layout, {})),
-        )
-        engines = dict.fromkeys(self.plan.changelogs, "memory")
-        copies = CopiesSpec(str(directory), OPENERS, engines, 64 << 20)
-        self.spec = HostSpec(
-            topology, copies, changelogs=Reader(), async_workers=living_worker, repeats_sends=False
+        self.spec = replace(
+            host_spec(self.plan, 1, directory), async_workers=living_worker, repeats_sends=False
         )
         self.calls = next(
             node.calls for node in self.plan.subtopologies[0].nodes.values() if node.name == "call"
@@ -277,6 +280,25 @@ def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
     assert lost > 12
 
 
+def test_the_tasks_that_a_process_rebuilds_read_the_commits_topic_once(tmp_path: Path) -> None:
+    KAFKA.clear()
+    READS.clear()
+    builder = ms.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store=ms.stores.options("counts", changelog="kafka"))
+    plan = builder.build().plan("app")
+    KAFKA["app-commits"] = [(b"task counts %d" % task, b"{}") for task in range(3)]
+    spec = host_spec(plan, 3, tmp_path)
+    for initialization in (Initialization(rebuild=True), None, Initialization(rebuild=True)):
+        for task in range(3):
+            host = TaskHost(spec)
+            host.init(Handle(None, {}))
+            tick = b"" if initialization is None else initialization.encode()
+            rows = [Row(**{**row(wire.TICK).asDict(), "task": f"0_{task}", "payload": tick})]
+            list(host.handleInputRows(None, iter(rows), None))
+    ranges = [(offsets.topic, offsets.start, offsets.end) for offsets in READS]
+    assert ranges == [("app-commits", 0, 3)] * 2, "they are forgotten once the tasks are rebuilt"
+
+
 def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp_path: Path) -> None:
     """Each version has a key of its own in the topic, so compaction alone would keep all of them for ever."""
     builder = ms.StreamsBuilder()
@@ -355,7 +377,8 @@ class TestPublishedSnapshot:
             progress={partition: Progress(3, ((1, 1),))},
         )
         self.publish(changelogs, snapshot)
-        loaded = StoresBefore(None, Manifest(), changelogs.memory(Reader(), {}), {}).snapshot
+        published = PublishedSnapshots(Reader(), "app-commits")
+        loaded = StoresBefore(None, Manifest(), changelogs.memory(published, {}), {}).snapshot
         assert loaded == snapshot.without_committed()
         assert {queue.lane for queue in loaded.buffered} == {"lane", MERGED}
         assert loaded.taken == {QueueId(partition): 3, QueueId(partition, MERGED): 2}
