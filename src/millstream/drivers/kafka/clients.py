@@ -186,9 +186,9 @@ def check(make: Callable[..., Any], settings: ClientSettings) -> None:
 
 
 def discard(client: Any) -> None:
-    """Remove a client that cannot be reused from the cache."""
-    for identity in [i for i, known in _WARM.items() if known is client]:
-        del _WARM[identity]
+    """Remove a client that cannot be reused from the cache. Several threads may do so at once."""
+    for identity in [i for i, known in tuple(_WARM.items()) if known is client]:
+        _WARM.pop(identity, None)
 
 
 def hang_up(settings: ClientSettings) -> None:

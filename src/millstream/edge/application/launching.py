@@ -293,8 +293,7 @@ class Launch:
             return 0
         wanted = partitions_of(self._session(), spark_partitions(settings))
         count = max(wanted, 0 if now.progress is None else now.progress.shuffle_partitions)
-        marks = self.environment.clients.marks()
-        marks.prepare(count, settings.replication_factor, settings.internal_topic_config)
+        self.environment.clients.prepare_commits(count)
         return count
 
     def _claim(self, now: Continued, checkpoint: str, marks: Mapping[int, Mark], commits: int) -> None:
