@@ -187,13 +187,31 @@ class Performing:
 
 
 class Acting:
-    """Calls the function of ``foreach_async`` for a batch; expands a result of None to one None per record.
+    """Calls the function of ``foreach_async``. Drops a result that is no answer, because nobody reads it and it may not be picklable.
 
     Args:
-        function: A plain or coroutine function ``(keys, values) -> None``; it may also return a list of answers.
+        function: A plain or coroutine function ``(key, value) -> anything``.
 
     Example:
-        >>> Acting(lambda keys, values: None)(["a", "b"], [1, 2])
+        >>> print(Acting(lambda key, value: value)("a", 1))
+        None
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = self.__wrapped__ = function
+
+    def __call__(self, key: Any, value: Any) -> Any:
+        return _finished(self._function(key, value), _answer_only)
+
+
+class ActingOnBatch:
+    """Calls the function of ``foreach_async`` for a batch. Expands a result of None to one None per record, and drops other results.
+
+    Args:
+        function: A plain or coroutine function ``(keys, values) -> None``; it may also return a list of answers and exceptions.
+
+    Example:
+        >>> ActingOnBatch(lambda keys, values: None)(["a", "b"], [1, 2])
         [None, None]
     """
 
@@ -219,13 +237,25 @@ def _finished(result: Any, finish: Callable[[Any], Any]) -> Any:
 
 
 def _each(result: Any, count: int) -> Any:
-    return [None] * count if result is None else result
+    if result is None:
+        return [None] * count
+    if not isinstance(result, (list, tuple)):  # refused where the answers are matched with the records
+        return result
+    return [each if isinstance(each, Exception) else _answer_only(each) for each in result]
+
+
+def _answer_only(result: Any) -> Any:
+    return result if _is_answer(result) else None
+
+
+def _is_answer(result: Any) -> bool:
+    return isinstance(result, Answer) or lacks_parentheses(result)
 
 
 def _answer(result: Any, context: CallContext) -> Any:
     if result is None:
         return context.effects
-    if isinstance(result, Answer) or lacks_parentheses(result):
+    if _is_answer(result):
         return result
     raise ProcessingError(
         f"the function of process_async returned {result!r}. The result would be lost: forward records with context.forward(...), and "

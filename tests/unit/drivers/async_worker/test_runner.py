@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millstream.core.asynchronous.call import Failed, Settled
-from millstream.core.asynchronous.effects import Acting, Performing
+from millstream.core.asynchronous.effects import Acting, ActingOnBatch, Performing
 from millstream.core.model.calls import Calls
 from millstream.drivers.async_worker import runner as module
 from millstream.drivers.async_worker.runner import Runner, _is_coroutine, ended_ms, now_ms
@@ -28,7 +28,7 @@ class Callable:
     async def __call__(self) -> None: ...
 
 
-@pytest.mark.parametrize("wrap", [lambda function: function, Performing, Acting, partial])
+@pytest.mark.parametrize("wrap", [lambda function: function, Performing, Acting, ActingOnBatch, partial])
 def test_coroutine_functions_run_on_the_loop_however_they_are_wrapped(wrap: Any) -> None:
     assert _is_coroutine(wrap(coroutine))
     assert not _is_coroutine(wrap(plain))
