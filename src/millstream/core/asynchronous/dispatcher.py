@@ -224,7 +224,7 @@ class Dispatcher:
             heappush(self._deadlines, (deadline_ms, number))
         if self._rate is not None:
             self._rate.take(now_ms)
-        self._endpoints.began(calls[0].endpoint)
+        self._endpoints.began(calls[0].endpoint, number)
         return start
 
     def _take_batch(self, now_ms: int) -> tuple[Call, ...]:
@@ -270,7 +270,9 @@ class Dispatcher:
         del self._running[start.number]
         if self._calls.circuit_breaker is not None:
             failed = all(map(failed_attempt, answers))
-            self._run_queue.add_first(self._endpoints.ended(start.calls[0].endpoint, now_ms, failed=failed))
+            endpoint = start.calls[0].endpoint
+            freed = self._endpoints.ended(endpoint, start.number, now_ms, failed=failed)
+            self._run_queue.add_first(freed)
         for call, answer in zip(start.calls, answers):
             if self._forgotten and call.ticket in self._forgotten:
                 self._forgotten.remove(call.ticket)

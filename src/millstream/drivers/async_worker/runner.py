@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,8 @@ from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Start
 from millstream.drivers.async_worker.task_session import Session
 from millstream.drivers.async_worker.worker_messages import WorkerQuestion
+
+log = logging.getLogger("millstream.task")
 
 _THREADS = 1_024
 _PULSE_S = 0.1
@@ -68,6 +71,8 @@ class Runner:
         self._given_up: set[asyncio.Task[None]] = set()
         """Cancelled calls that still run. The event loop keeps no references to its tasks."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-call")
+        self._defective: set[str] = set()
+        """Tasks whose sessions have failed."""
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         self._closed = False
@@ -113,18 +118,29 @@ class Runner:
         if self._closed:
             return
         now, loop = now_ms(), asyncio.get_running_loop()
-        for task, session in self._sessions.items():
+        wakes = [wake_ms for task in self._sessions if (wake_ms := self._advance(task, now)) is not None]
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(max(min(wakes) - now, 1) / 1000, self._go_on) if wakes else None
+
+    def _advance(self, task: str, now: int) -> int | None:
+        """Advance the session of a task, and return when to do so again, in ms since the epoch.
+
+        A defect of one session must not stop the others. It is logged once, because it may repeat at every check.
+        """
+        session, loop = self._sessions[task], asyncio.get_running_loop()
+        try:
             for operator, number in session.expire(now):
                 self._give_up((task, operator, number))
             for operator, start in session.start(now):
                 call_id = task, operator, start.number
                 self._tasks[call_id] = loop.create_task(self._run(call_id, start))
-        if self._timer is not None:
-            self._timer.cancel()
-        wakes = [
-            wake_ms for session in self._sessions.values() if (wake_ms := session.wake_at_ms(now)) is not None
-        ]
-        self._timer = loop.call_later(max(min(wakes) - now, 1) / 1000, self._go_on) if wakes else None
+            return session.wake_at_ms(now)
+        except Exception:
+            if task not in self._defective:
+                self._defective.add(task)
+                log.exception("the calls of task %s cannot be started", task)
+            return None
 
     async def _run(self, call_id: _CallId, start: Start) -> None:
         error: BaseException | None = None

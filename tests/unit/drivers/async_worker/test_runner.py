@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from millstream.core.asynchronous.call import Failed, Settled
+from millstream.core.asynchronous.call import Done, Failed, Settled
 from millstream.core.asynchronous.effects import Acting, ActingOnBatch, Performing
-from millstream.core.model.calls import Calls
+from millstream.core.model.calls import Calls, CircuitBreaker
 from millstream.drivers.async_worker import runner as module
 from millstream.drivers.async_worker.runner import Runner, _is_coroutine, ended_ms, now_ms
 from millstream.drivers.async_worker.worker_messages import WorkerQuestion, columns
@@ -84,6 +85,31 @@ def test_what_waits_for_a_thread_when_it_is_given_up_is_never_begun(monkeypatch:
 
     asyncio.run(scenario())
     assert begun == [0]
+
+
+def test_a_defect_in_the_calls_of_one_task_does_not_stop_those_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A list is no name of an endpoint; tasks refuse it, but the async worker must not rely on that."""
+
+    async def scenario() -> None:
+        runner = Runner()
+        defective = {
+            b"function": plain,
+            b"options": Calls(circuit_breaker=CircuitBreaker(), order="completion"),
+        }
+        wrong = (*order(0)[:8], ["a"], 0)
+        runner.ask(replace(question(0, wrong, unfinished_count=1), task="defective"), defective)
+        await asyncio.sleep(0)
+        loaded = {b"function": lambda value: value, b"options": Calls(order="completion")}
+        runner.ask(question(0, order(0), unfinished_count=1), loaded)
+        assert await until_settled(runner, loaded, 1) == [Done(0)]
+        runner.close()
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records] == [
+        "the calls of task defective cannot be started"
+    ]
 
 
 def test_a_thread_that_hangs_is_not_counted_once_its_call_was_given_up() -> None:

@@ -41,6 +41,7 @@ from millstream.core.asynchronous.call import (
     Waits,
     in_words,
 )
+from millstream.core.asynchronous.limits import endpoint_of
 from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
 from millstream.core.engine.asynchronous.backlog import Backlog
@@ -149,9 +150,7 @@ class InFlightRecords:
             record = self._records[number]
             try:
                 function, args = self._request_of(record)
-                endpoint = (
-                    "" if self.calls.endpoint is None else self.calls.endpoint(record.key, record.value)
-                )
+                endpoint = endpoint_of(self.calls, record.key, record.value)
             except Exception as error:
                 # The caches have been flushed, so tables downstream forward nothing more in this step.
                 self._settle(record, Failed(record.attempt, in_words(error), error), at_once=False)
