@@ -169,18 +169,21 @@ class Dispatcher:
         settled, self._settled = self._settled, []
         return settled
 
-    def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when the next call begins or times out, ms since the epoch; None if that depends on an answer."""
+    def timeout_at_ms(self) -> int | None:
+        """Return when the next running call times out, ms since the epoch; None if none will."""
         while self._deadlines and self._deadlines[0][1] not in self._running:
             heappop(self._deadlines)
-        times = [self._deadlines[0][0]] if self._deadlines else []
-        times += [self._early[0][0]] if self._early else []
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """Return when the next call begins or times out, ms since the epoch; None if that depends on an answer."""
+        times = [self._early[0][0]] if self._early else []
         times += self._endpoints.try_times_ms()
         if self._run_queue and len(self._running) < self._calls.max_in_flight:
             batch_is_due = self._batch_is_due(now_ms)
             due = now_ms if batch_is_due else self._run_queue.since + self._calls.batch_wait_ms
             times.append(max(due, self._next_by_rate(now_ms)))
-        return min(times, default=None)
+        return earliest(self.timeout_at_ms(), *times)
 
     # Waiting.
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Start
@@ -27,6 +27,8 @@ log = logging.getLogger("millstream.task")
 
 _THREADS = 1_024
 _PULSE_S = 0.1
+TIMES_IDLE: Final = 3
+"""How many times as long an async worker or a session with work left waits for a question."""
 
 
 _EPOCH_NS = time.time_ns() - time.monotonic_ns()
@@ -92,6 +94,22 @@ class Runner:
         answered = session.ask(question, loaded, now_ms())
         self._look_soon()
         return replace(answered, loop_lag_ms=self.loop_lag_ms)
+
+    def drop_unasked(self, idle_s: float) -> None:
+        """Drop the sessions of tasks that have not asked for so long that they are elsewhere. Their tickets are lost.
+
+        Args:
+            idle_s: Seconds without a question after which an idle session is dropped. One with work left waits longer.
+        """
+        now = now_ms()
+        for task, session in list(self._sessions.items()):
+            patience_ms = idle_s * 1000 * (1 if session.idle else TIMES_IDLE)
+            if now - session.asked_ms <= patience_ms or now <= session.lease_ends_ms:
+                continue
+            for call_id in [call_id for call_id in self._tasks if call_id[0] == task]:
+                self._give_up(call_id)
+            del self._sessions[task]
+            self._defective.discard(task)
 
     async def pulse(self) -> None:
         """Measure the delay of the event loop. Runs until cancelled."""

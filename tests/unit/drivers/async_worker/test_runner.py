@@ -112,6 +112,29 @@ def test_a_defect_in_the_calls_of_one_task_does_not_stop_those_of_others(
     ]
 
 
+def test_calls_of_a_task_that_no_longer_asks_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task is on another host. If it returns, the calls are lost, and it issues them again."""
+    elapsed_ms = 0
+    monkeypatch.setattr(module, "now_ms", lambda: 1_000_000 + elapsed_ms)
+
+    async def scenario() -> None:
+        nonlocal elapsed_ms
+        runner = Runner()
+        loaded = {b"function": lambda _: asyncio.sleep(8), b"options": Calls(order="completion")}
+        runner.ask(question(0, order(0), unfinished_count=1), loaded)
+        await asyncio.sleep(0.01)
+        elapsed_ms = 899_000
+        runner.drop_unasked(idle_s=300)
+        assert not runner.idle
+        elapsed_ms = 901_000
+        runner.drop_unasked(idle_s=300)
+        assert runner.idle
+        assert len(runner.ask(question(1, unfinished_count=1), loaded).lost) == 1
+        runner.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_thread_that_hangs_is_not_counted_once_its_call_was_given_up() -> None:
     go_on = threading.Event()
 
