@@ -10,12 +10,13 @@ the same rules apply in both.
 * A call that arrives before it is due begins when it is due. Until then, it counts against the limit of its key at order ``key``, and
   against no other limit.
 * A record that has to wait returns to the task, which stores it durably. ``call_queues`` describes what happens to the records behind it.
+* A call that needs a thread begins when there is one. Its timeout begins then, too.
 * An answer that arrives after the timeout is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final
@@ -41,6 +42,8 @@ from millstream.core.asynchronous.limits import Endpoints, RateLimit
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest, millis
 
+_HELD_UP_MS: Final = 1_000
+"""When to look again for a thread. It is looked for earlier if one has become free."""
 _LATELY: Final = 50
 """About how many recent calls the average duration covers."""
 
@@ -68,6 +71,8 @@ class Dispatcher:
         rate = calls.rate_limit
         self._rate = None if rate is None else RateLimit(rate[0], millis(rate[1]))
         self._endpoints = Endpoints(calls.circuit_breaker)
+        self._held_up = False
+        """Whether a call could begin, but there was no thread for it."""
         self._call_ms, self._ended = 0.0, 0
 
     @property
@@ -94,8 +99,13 @@ class Dispatcher:
         elif queues.enter(call, now_ms):
             self._admit(call, now_ms)
 
-    def start(self, now_ms: int) -> list[Start]:
-        queue = self._run_queue
+    def start(self, now_ms: int, reserve: Callable[[Call], bool] = lambda call: True) -> list[Start]:
+        """Start the calls that may begin.
+
+        Args:
+            reserve: Reserves what a call needs to run, such as a thread. If it returns False, the call stays in the queue.
+        """
+        queue, self._held_up = self._run_queue, False
         self._release(now_ms)
         for waiting in self._endpoints.take_tries(now_ms):
             queue.add_first([waiting])
@@ -114,6 +124,9 @@ class Dispatcher:
                 self._endpoints.wait(queue.take())
                 continue
             if not self._batch_is_due(now_ms):
+                break
+            if not reserve(call):
+                self._held_up = True
                 break
             starts.append(self._begin(now_ms))
         return starts
@@ -182,6 +195,7 @@ class Dispatcher:
         if self._run_queue and len(self._running) < self._calls.max_in_flight:
             batch_is_due = self._batch_is_due(now_ms)
             due = now_ms if batch_is_due else self._run_queue.since + self._calls.batch_wait_ms
+            due = now_ms + _HELD_UP_MS if self._held_up else due
             times.append(max(due, self._next_by_rate(now_ms)))
         return earliest(self.timeout_at_ms(), *times)
 

@@ -13,7 +13,7 @@ converted between the clocks so that its distance from now remains the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -107,12 +107,16 @@ class Session:
             {name: channel.results.work(now_ms) for name, channel in self._channels.items()},
         )
 
-    def start(self, now_ms: int) -> Iterator[tuple[str, Start]]:
-        """Start the calls that may begin, and yield each with its operator. None may if the lease has ended."""
+    def start(self, now_ms: int, reserve: Callable[[Call], bool]) -> Iterator[tuple[str, Start]]:
+        """Start the calls that may begin, and yield each with its operator. None may if the lease has ended.
+
+        Args:
+            reserve: Reserves what a call needs to run; False if the call has to wait for it.
+        """
         if now_ms > self.lease_ends_ms:
             return
         for name, channel in self._channels.items():
-            for start in channel.dispatcher.start(now_ms):
+            for start in channel.dispatcher.start(now_ms, reserve):
                 yield name, start
 
     def end(self, operator: str, number: int, answers: Sequence[Any], now_ms: int) -> None:
