@@ -134,40 +134,56 @@ class CalledStore(Generic[K, V]):
         self, name: str, key: K, value: V | None, effects: list[tuple[str, str | None, tuple[Any, ...]]]
     ) -> None:
         self._name = name
-        self._known: list[tuple[K, V | None]] = [(key, value)]
+        self._key = key
+        self._value = value
         self._effects = effects
 
     def get(self, key: K) -> V | None:
-        """Return the value of the record's key, or of a key that this call has written; None if there is none.
+        """Return the value of the record's key, which this call may have written; None if there is none.
 
         Raises:
             ProcessingError: For any other key, because its value is not sent with the call.
         """
-        for known, value in reversed(self._known):
-            if known == key:
-                return value
-        raise ProcessingError(
-            f"store {self._name!r}: the call reads the key {key!r}, but only the entry of its record's key is sent with it: "
-            "change the key with select_key(...) and repartition() first, or use a processor that issues calls"
-        )
+        self._check("reads", key)
+        return self._value
 
     def put(self, key: K, value: V | None) -> None:
-        """Set the value of a key when the record retires; None deletes it."""
-        self._known.append((key, value))
+        """Set the value of the record's key when the record retires; None deletes it.
+
+        Raises:
+            ProcessingError: For any other key, because a call for a record of that key may change the same entry meanwhile.
+        """
+        self._check("writes", key)
+        self._value = value
         self._effects.append(("put", self._name, (key, value)))
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set the value of a key that has none; return the previous value, or None."""
+        """Set the value of the record's key if it has none; return the previous value, or None.
+
+        Raises:
+            ProcessingError: For any other key.
+        """
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def delete(self, key: K) -> V | None:
-        """Remove a key when the record retires; return the previous value, or None."""
+        """Remove the record's key when the record retires; return the previous value, or None.
+
+        Raises:
+            ProcessingError: For any other key.
+        """
         old = self.get(key)
         self.put(key, None)
         return old
+
+    def _check(self, accesses: str, key: K) -> None:
+        if key != self._key:
+            raise ProcessingError(
+                f"store {self._name!r}: the call {accesses} the key {key!r}, but only the entry of its record's key is sent with it: "
+                "change the key with select_key(...) and repartition() first, or use a processor that issues calls"
+            )
 
 
 class Performing:

@@ -522,16 +522,27 @@ class TestProcess:
             assert driver.read("out") == []
             assert driver.store("totals").get("k") is None
 
-    def test_what_does_not_travel_with_the_record_cannot_be_read(self) -> None:
+    @pytest.mark.parametrize(
+        "access",
+        [
+            lambda store: store.get("other"),
+            lambda store: store.put("other", 1),
+            lambda store: store.put("other", None),
+            lambda store: store.put_if_absent("other", 1),
+            lambda store: store.delete("other"),
+        ],
+    )
+    def test_what_does_not_travel_with_the_record_can_be_neither_read_nor_written(self, access: Any) -> None:
         def other(record: Any, context: ms.CallContext) -> None:
-            context.state_store("totals").get("other")
+            access(context.state_store("totals"))
 
         with (
             Driver(self.totals(other)) as driver,
-            pytest.raises(ProcessingError, match="its record's key is sent with it"),
+            pytest.raises(ProcessingError, match="'other', but only the entry of its record's key is sent"),
         ):
             pipe(driver, ("k", "v"))
 
+    def test_a_store_that_is_not_connected_cannot_be_read(self) -> None:
         def unknown(record: Any, context: ms.CallContext) -> None:
             context.state_store("counts")
 
@@ -671,6 +682,39 @@ def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
         stream.process_async(print, stores=["nowhere"])
     with pytest.raises(TopologyError, match="use map_values_async"):
         stream.process_async(print, batch=(2, 5))  # type: ignore[call-arg]
+
+
+class Resets(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None:
+        self.context.state_store("totals").put(record.key, 0)
+        self.context.forward(record)
+
+
+class TestAStoreOfProcessAsync:
+    @staticmethod
+    def topology(position: str) -> ms.Topology:
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
+        stream, other = builder.stream("in"), builder.stream("other")
+        if position == "in front":
+            stream = stream.process(Resets, stores=["totals"], name="resets")
+        called = stream.process_async(lambda record, context: None, stores=["totals"], name="calls")
+        beside = {"beside": stream, "elsewhere": other, "behind both": called.merge(other)}
+        behind = beside.get(position, called.filter(lambda key, value: True))
+        if position != "in front":
+            behind.process(Resets, stores=["totals"], name="resets")
+        return builder.build()
+
+    @pytest.mark.parametrize("position", ["in front", "beside", "elsewhere", "behind both"])
+    def test_is_not_used_by_an_operator_that_writes_during_a_call(self, position: str) -> None:
+        with pytest.raises(
+            TopologyError, match=r"'resets' uses store 'totals' of 'calls', .* would be overwritten"
+        ):
+            self.topology(position)
+
+    def test_may_be_used_behind_it(self) -> None:
+        with Driver(self.topology("behind")) as driver:
+            driver.pipe("in", "k", "v")
 
 
 class TestWhatCallsDoWrong:
