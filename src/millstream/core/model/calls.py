@@ -182,7 +182,8 @@ class Calls:
         on_failure: ``fail`` stops the application, ``skip`` drops the record, ``ms.dead_letter(topic)`` sends it to a topic.
         batch: ``(max_records, max_wait)``: the function takes a list of up to ``max_records`` records and returns a list of equally
             many results. An incomplete batch is called once its first record has waited for ``max_wait``.
-        rate_limit: ``(calls, per)``: at most ``calls`` calls start within any period of length ``per``.
+        rate_limit: ``(calls, per)``: at most ``calls`` calls start within any period of length ``per``. Each async worker counts for itself
+            and from its start, so after a restart, or when a task moves to another host, up to ``calls`` calls start at once.
         circuit_breaker: When calls to a failing endpoint are suspended.
         endpoint: ``(key, value) -> endpoint`` for the circuit breaker; None means one endpoint for the operator.
 
