@@ -34,7 +34,8 @@ class Retry:
         cap: The longest wait; ``timedelta`` or ms.
         jitter: Random part of a wait, 0 to 1: with 0.2, the wait is between 80 % and 120 % of its length.
         max_attempts: Maximum total number of attempts; None means no limit.
-        max_elapsed: Maximum time from the start of the first attempt to the start of another; None means no limit.
+        max_elapsed: Maximum time from the start of the first attempt to the start of another; :func:`delay` restarts this time. None means
+            no limit.
         on: Tuple of the exception classes that are retried; other exceptions are final. :func:`retry` always causes a retry.
 
     Raises:
