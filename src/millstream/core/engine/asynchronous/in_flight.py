@@ -48,9 +48,10 @@ from millstream.core.engine.asynchronous.backlog import Backlog
 from millstream.core.engine.asynchronous.backlog_stores import StoredRecord
 from millstream.core.engine.asynchronous.backpressure import Backpressure, HotKeys
 from millstream.core.engine.asynchronous.call_failures import CallFailures
-from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, Request
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
 from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.engine.asynchronous.record_keys import key_id
+from millstream.core.engine.asynchronous.requests import Request
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.durations import earliest
@@ -73,6 +74,7 @@ class InFlightRecords:
     Args:
         request_of: Returns the function to call for a record, and the arguments.
         apply: Applies the effects of a record, from its result.
+        check: Raises if the program can no longer finish a record from the checkpoint.
         per_key: How many records of a key may be in flight. With 1, a record is issued after the effects of the previous one are applied.
     """
 
@@ -83,6 +85,7 @@ class InFlightRecords:
         request_of: RequestOf,
         apply: Callable[[InFlightRecord, Any], None],
         *,
+        check: Callable[[InFlightRecord], None] = lambda record: None,
         per_key: int = _PER_KEY,
     ) -> None:
         carried = node.carried
@@ -91,7 +94,7 @@ class InFlightRecords:
         self._runtime = runtime
         self._serdes = (carried.key, carried.value)
         self._store = InFlightStore(runtime.stores[carried.store.name])
-        self._request_of, self._apply_effects = request_of, apply
+        self._request_of, self._apply_effects, self._check = request_of, apply, check
         self._failures = CallFailures(node.name, node.calls.on_failure, runtime)
         self._memory = runtime.memory(carried.store.name)
         self._ordering = Ordering.of(node.calls)
@@ -354,6 +357,7 @@ class InFlightRecords:
     def _enter(self, record: InFlightRecord) -> None:
         """Add a record that was read from a store."""
         self._identify(record)
+        self._check(record)
         number = record.number
         self._records[number] = record
         self._reorder_buffer.add(number, self._ordering.reorder_group(record))
