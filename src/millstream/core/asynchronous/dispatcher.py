@@ -79,6 +79,11 @@ class Dispatcher:
     def idle(self) -> bool:
         return not (self._running or self._run_queue or self._early or self._endpoints)
 
+    @property
+    def running(self) -> Collection[int]:
+        """The numbers of the starts that are running."""
+        return self._running.keys()
+
     def work(self, now_ms: int) -> Work:
         ages = [now_ms - start.begun_ms for start in self._running.values()] or [0]
         early_ms = max(self._early[0][0] - now_ms, 0) if self._early else None

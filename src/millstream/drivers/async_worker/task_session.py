@@ -59,6 +59,8 @@ class Session:
         self._lease_ms = _LEASE_MS
         self._channels: dict[str, _Channel] = {}
         self._numbers = count(1)
+        self._replaced: list[tuple[str, int]] = []
+        """Running starts of dispatchers that were replaced."""
 
     @property
     def idle(self) -> bool:
@@ -123,11 +125,14 @@ class Session:
         self._channels[operator].dispatcher.end(number, answers, now_ms)
 
     def expire(self, now_ms: int) -> list[tuple[str, int]]:
-        return [
+        """Time out starts. Return these and the starts whose options were replaced, for cancellation, as operator and number."""
+        replaced, self._replaced = self._replaced, []
+        expired = (
             (name, number)
             for name, channel in self._channels.items()
             for number in channel.dispatcher.expire(now_ms)
-        ]
+        )
+        return [*replaced, *expired]
 
     def wake_at_ms(self, now_ms: int) -> int | None:
         """Return when the next call begins or times out, in ms since the epoch, or None if none will."""
@@ -164,8 +169,11 @@ class Session:
 
     def _set_options(self, operator: str, digest: bytes, loaded: Mapping[bytes, Any]) -> None:
         """Create an operator's dispatcher. Replace it if its options have changed; the task then issues its calls again."""
-        if operator in self._channels and self._channels[operator].options == digest:
-            return
+        channel = self._channels.get(operator)
+        if channel is not None:
+            if channel.options == digest:
+                return
+            self._replaced += ((operator, number) for number in channel.dispatcher.running)
         dispatcher = Dispatcher(loaded[digest], f"{self._task}:{operator}", self._numbers)
         self._channels[operator] = _Channel(digest, dispatcher, ResultBuffer(dispatcher))
 

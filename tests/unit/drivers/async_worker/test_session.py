@@ -102,6 +102,15 @@ def test_a_pause_without_calls_does_not_lengthen_the_lease() -> None:
     assert session.lease_ends_ms == DAY_MS + 30_000
 
 
+def test_calls_with_options_that_have_changed_are_given_up() -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    session.ask(question(order(first)), LOADED, 0)
+    (start,) = starts(session)
+    assert session.ask(question(unfinished=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
+    assert session.expire(2) == [("call", start.number)]
+    assert session.expire(2) == []
+
+
 def test_what_it_does_not_know_is_lost() -> None:
     session, earlier = Session("0_0"), ticket(0, "a")
     assert session.ask(question(unfinished=(earlier,)), LOADED, 0).lost == (earlier,)
