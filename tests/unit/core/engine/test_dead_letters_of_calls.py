@@ -98,6 +98,13 @@ class TestOfAProcessor:
         assert (topic, letters.keys, letters.values) == ("dead", [b"k"], [b'{"a":1}'])
 
 
+def test_they_are_read_as_bytes_although_a_sink_chooses_its_topics() -> None:
+    builder = ms.StreamsBuilder()
+    called = builder.stream("in").map_values_async(fails, on_failure=TO_DEAD)
+    called.to(lambda key, value, context: "out", value=ms.serdes.int64)
+    assert letter(builder.build(), "k", "hello") == (b"k", b"hello")
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
