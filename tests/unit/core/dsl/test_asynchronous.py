@@ -627,6 +627,7 @@ def test_results_may_be_counted() -> None:
         ({"retry": ms.Retry}, "retry must be created with"),
         ({"circuit_breaker": 5}, "circuit_breaker must be created with"),
         ({"on_failure": ms.dead_letter("")}, "on_failure must be"),
+        ({"on_failure": ms.dead_letter("not a topic!")}, "'not a topic!' cannot be the name of a topic"),
         ({"batch": 50}, r"batch=\(max_records, max_wait\): it must be a pair of values, not 50"),
         ({"batch": (2.5, 10)}, "max_records of batch"),
         ({"rate_limit": 100}, r"rate_limit=\(calls, per\): it must be a pair of values, not 100"),
@@ -665,6 +666,11 @@ def test_impossible_options_are_refused(options: Any, message: str) -> None:
         (lambda: ms.Retry(factor=float("nan")), "it must be a number"),
         (lambda: ms.Retry(on=[ValueError]), "tuple of exception classes"),  # type: ignore[arg-type]
         (lambda: ms.Retry(on="ValueError"), "tuple of exception classes"),  # type: ignore[arg-type]
+        (
+            lambda: ms.Retry(on=(OSError, asyncio.CancelledError)),  # type: ignore[arg-type]
+            "CancelledError is no subclass of Exception",
+        ),
+        (lambda: ms.Retry(on=SystemExit), "SystemExit is no subclass of Exception"),  # type: ignore[arg-type]
         (lambda: ms.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) must be a whole number"),
     ],
 )
@@ -736,6 +742,13 @@ class TestWhatCallsDoWrong:
             driver.advance_wall_clock(2_000)
             assert (out(driver), driver.metrics()["dropped_records"]) == (["good"], 1)
             assert driver.committed_offset("in") == 2
+
+    def test_what_cancels_itself_can_be_retried(self) -> None:
+        retry = ms.Retry(initial=10, jitter=0, max_attempts=2, on=(ProcessingError,))
+        with Driver(mapping(self.cancelled, with_key=False, on_failure="skip", retry=retry)) as driver:
+            pipe(driver, ("a", "bad"))
+            driver.advance_wall_clock(100)
+            assert driver.metrics()["calls_retried"] == 1
 
     def test_an_error_that_cannot_be_printed_has_failed_too(self) -> None:
         class SilentError(Exception):
