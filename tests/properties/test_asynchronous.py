@@ -359,7 +359,8 @@ def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
         for number in range(count):
             expected: Settled = Done(number)
             if failures[number] == 9:
-                expected = Failed(4, "OSError: down", world.ended[number].error)  # type: ignore[union-attr]
+                error = world.ended[number].error  # type: ignore[union-attr]
+                expected = Failed(4, "OSError: down", error, kind="builtins.OSError")
                 visits["exhausted"] += 1
             assert world.ended[number] == expected
             assert world.retries[number] == min(failures[number], 3)

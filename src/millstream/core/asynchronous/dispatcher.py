@@ -31,6 +31,7 @@ from millstream.core.asynchronous.call import (
     Start,
     Ticket,
     Waits,
+    described,
     failed_attempt,
     in_words,
     last_ms,
@@ -308,7 +309,7 @@ class Dispatcher:
             self._settle(call, settled)
 
     def _settle(self, call: Call, settled: Settled) -> None:
-        self._settled.append((call.ticket, settled))
+        self._settled.append((call.ticket, described(settled)))
         self._leave(call, settled)
 
     def _leave(self, call: Call, settled: Settled | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
@@ -12,10 +11,10 @@ from pyspark import cloudpickle
 
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Done, Failed, InFlightTickets, Settled, Ticket, in_words
+from millstream.core.asynchronous.error_texts import traceback_of
 from millstream.core.model.errors import ProcessingError
 
 LENGTH_BYTES: Final = 8
-_MAX_TRACEBACK: Final = 10_000
 
 
 Orders: TypeAlias = tuple[Sequence[Any], ...]
@@ -155,7 +154,7 @@ def _can_be_raised(settled: Settled) -> Settled:
         return settled
     error = settled.error
     if error.__traceback__ is not None:  # pickling drops it
-        error.add_note("".join(traceback.format_exception(error))[-_MAX_TRACEBACK:])
+        error.add_note(traceback_of(error))
         error.__traceback__ = None
     try:
         pickle.loads(dumped(error))

@@ -99,6 +99,19 @@ def test_an_error_brings_its_traceback(kind: Any) -> None:
         assert text.count(", in call\n") == 1
 
 
+def test_the_texts_of_an_error_travel_also_if_its_class_does_not() -> None:
+    failed = Failed(
+        1, "404", KeywordsError("404", request=None), kind="client.KeywordsError", trace="the trace"
+    )
+    (received,) = arrived(failed)
+    assert isinstance(received, Failed)
+    assert (type(received.error), received.kind, received.trace) == (
+        ProcessingError,
+        "client.KeywordsError",
+        "the trace",
+    )
+
+
 def test_a_result_that_cannot_be_unpickled_takes_no_other_with_it() -> None:
     waits = Waits(5, 2, 0, "retry")
     done, failed, waiting = arrived(Done(1), Done(NoEntry()), waits, apart=True)

@@ -39,6 +39,7 @@ from millstream.core.asynchronous.call import (
     Skipped,
     Ticket,
     Waits,
+    described,
     in_words,
 )
 from millstream.core.asynchronous.limits import endpoint_of
@@ -156,7 +157,8 @@ class InFlightRecords:
                 endpoint = endpoint_of(self.calls, record.key, record.value)
             except Exception as error:
                 # The caches have been flushed, so tables downstream forward nothing more in this step.
-                self._settle(record, Failed(record.attempt, in_words(error), error), at_once=False)
+                failed = described(Failed(record.attempt, in_words(error), error))
+                self._settle(record, failed, at_once=False)
                 continue
             record.turn += 1
             record.epoch = runtime.epoch

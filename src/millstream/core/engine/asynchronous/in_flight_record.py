@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
@@ -244,6 +244,8 @@ def _in_blocks(records: list[InFlightRecord]) -> Iterator[list[InFlightRecord]]:
     for record in records:
         block.append(record)
         size += len(record.value) if isinstance(record.value, (str, bytes)) else _USUAL_BYTES
+        if isinstance(record.settled, Failed):
+            size += len(record.settled.trace)
         if len(block) == _BLOCK or size >= _BLOCK_BYTES:
             yield block
             block, size = [], 0
@@ -265,7 +267,7 @@ def _not_to_be_kept(records: Iterable[InFlightRecord], error: SerdeError) -> Exc
 
 
 def _without_error(settled: Settled | None) -> Settled | None:
-    """Return the result without its exception, which may not be picklable."""
+    """Return the result without its exception, which may not be picklable. Its class and its traceback stay as texts."""
     if not isinstance(settled, Failed) or settled.error is None:
         return settled
-    return Failed(settled.attempts, settled.cause, None, settled.to_dead_letters)
+    return replace(settled, error=None)
