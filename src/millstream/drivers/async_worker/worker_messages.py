@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from pyspark import cloudpickle
-
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Done, Failed, InFlightTickets, Settled, Ticket, in_words
 from millstream.core.asynchronous.error_texts import traceback_of
@@ -82,6 +80,8 @@ def framed(message: bytes) -> bytes:
 
 def pickled(value: Any) -> bytes:
     """Pickle a function or options by value, including those defined in a program or notebook."""
+    from pyspark import cloudpickle  # the test driver uses this module, but does not need pyspark
+
     return cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[no-any-return]
 
 
@@ -119,6 +119,15 @@ def unpacked(answer: WorkerAnswer) -> Answered | None:
         for *ticket, is_result, settled_call in zip(*answer.settled)
     )
     return replace(answered, settled=settled)
+
+
+def received(ticket: Ticket, settled: Settled) -> Settled:
+    """Return a result as the task receives it: as a copy, or as a failure if it cannot be pickled or unpickled."""
+    try:
+        data = dumped(settled)
+    except Exception as error:
+        return _unpicklable(error)
+    return _loaded(ticket, data)
 
 
 def _packed(answered: Answered) -> WorkerAnswer:
@@ -169,7 +178,9 @@ def _can_travel(settled: Settled) -> Settled:
     try:
         pickled(_can_be_raised(settled))
     except Exception as error:
-        return Failed(
-            1, f"the result of the call cannot be pickled to send it to the task: {in_words(error)}"
-        )
+        return _unpicklable(error)
     return settled
+
+
+def _unpicklable(error: Exception) -> Failed:
+    return Failed(1, f"the result of the call cannot be pickled to send it to the task: {in_words(error)}")
