@@ -40,6 +40,8 @@ _ADVICE: Final[Mapping[Stage, str]] = {
     "process": "Correct the function",
     "produce": "Set serdes that fit the records on the sink",
 }
+_MAX_TEXT: Final = 10_000
+"""Limit of an exception's text and of its traceback in the headers of a dead letter, in bytes. Each is written twice."""
 _LIBRARIES: Final = (str(Path(traceback.__file__).parent), str(Path(__file__).parents[2]), "<frozen ")
 """Prefixes of the files of the standard library and of this package."""
 
@@ -171,21 +173,22 @@ class Letter(NamedTuple):
 
     Attributes:
         facts: Further facts for the headers; ``error`` is the cause.
-        error: The exception; None if none was raised.
+        kind: The class of the exception, with its module; empty if none was raised.
+        trace: The traceback of the exception.
     """
 
     stage: str
     node: str
     record: RawRecord
     facts: Mapping[str, object]
-    error: Exception | None
+    kind: str
+    trace: str
 
     def row(self) -> tuple[bytes | None, bytes | None, int, Headers]:
         """Return key, value, timestamp and headers. Headers of Millstream and of Kafka Streams (KIP-1034) follow the record's own."""
         partition, offset, key, value, timestamp, headers = self.record
         topic, number = ("", -1) if partition is None else partition
-        error, facts = self.error, self.facts
-        trace = "".join(traceback.format_exception(error)) if error and error.__traceback__ else ""
+        error, trace = _cut(str(self.facts["error"])), _cut(self.trace, end=True)
         ours = {
             "stage": self.stage,
             "node": self.node,
@@ -193,13 +196,13 @@ class Letter(NamedTuple):
             "partition": number,
             "offset": offset,
             "record": "operator" if self.stage == "call" else "read",
-            **facts,
+            **self.facts,
+            "error": error,
             "traceback": trace,
         }
-        kind = "" if error is None else f"{type(error).__module__}.{type(error).__qualname__}"
         streams_facts = {
-            "exception": kind,
-            "message": str(facts["error"]).removeprefix(f"{type(error).__name__}: "),
+            "exception": self.kind,
+            "message": error.removeprefix(f"{self.kind.rpartition('.')[2]}: "),
             "stacktrace": trace,
             "topic": topic,
             "partition": number,
@@ -219,6 +222,15 @@ class Letter(NamedTuple):
             "it: set one for the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
             "dead_letter_topic"
         )
+
+
+def _cut(text: str, *, end: bool = False) -> str:
+    """Return the beginning, or the end, of a text that is too long for a header.
+
+    An exception may quote its whole record, and a dead letter that is much larger than the record may be too large for the topic.
+    """
+    data = text.encode(errors="replace")
+    return (data[-_MAX_TEXT:] if end else data[:_MAX_TEXT]).decode(errors="ignore")
 
 
 def where(record: RawRecord) -> str:

@@ -11,7 +11,7 @@ from millstream.core.topology.routing import Routing
 
 STORED = (
     '{"topics": {"in": {"0": 5, "1": 7}}, "checkpoint": "5f3a", "batch": 12, "tick": 3, "now_ms": 1000, "ahead_ms": 5000, '
-    '"stores": {"s": "key-value"}, "internal": {"app-again-repartition": 2}, "unfinished": ["s"], '
+    '"stores": {"s": "key-value"}, "internal": {"app-again-repartition": 2}, "unfinished": {"s": "process_async"}, '
     '"parts": {"0": [["in"], ["s"], 2]}, "topic_ids": {"in": "id"}, '
     '"routing": {"routes": {"in": [2, "producer"]}, "stores": {"s": ["in"]}}, '
     '"inputs": {"lag": {"in": {"0": 9}}, "until": {"in": {"0": 70}}, "paused": ["o"], "bounded": true, "unknown": true, '
@@ -37,6 +37,10 @@ def test_an_offset_of_an_older_version_says_less() -> None:
     assert (plan.topology.stores, plan.topology.routing) == ({"s": "x"}, Routing())
     more = (plan.inputs, plan.initialization, plan.woken, plan.global_ends, plan.times, plan.origins)
     assert (*more, plan.taps) == (None, None, (), None, None, None, ())
+
+
+def test_an_older_offset_does_not_say_which_operators_keep_unfinished_records() -> None:
+    assert BatchPlan.from_json({"topics": {}, "unfinished": ["s"]}).topology.unfinished == {"s": ""}
 
 
 def test_the_message_to_a_task_crosses() -> None:
