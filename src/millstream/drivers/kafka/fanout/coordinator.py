@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Final
 
@@ -67,11 +68,13 @@ class Coordinator:
         state = self._log.ledger.state(partition)
         if state.pending is None and state.history.current.ranges == ranges:
             return state
+        # Here, not only at the end: if the change is cancelled, the fan-out topic exists, and must not seem to be unread.
+        state = replace(state, history=state.history.without_deleted(self._ends(state, ranges)))
         state = state.announced(ranges)
         fenced = self._phase(producer, state, set(), _ANSWER_S)
         state = state.holding()
         fenced |= self._phase(producer, state, fenced, _HOLD_S)
-        state = state.finished(self._ends(state))
+        state = state.finished(self._ends(state, ranges))
         write(producer, self._log, state, fenced)
         return state
 
@@ -91,8 +94,9 @@ class Coordinator:
                 list(threads.map(lambda session: fence(self._settings, self._log, session), late))
         return late
 
-    def _ends(self, state: PartitionState) -> dict[TopicPartition, int]:
-        topics = {log.topic for log in state.history.logs(state.ranges)}
+    def _ends(self, state: PartitionState, ranges: int) -> dict[TopicPartition, int]:
+        """Return the end offsets of the logs of the current epoch, and of one with the given number of ranges."""
+        topics = {log.topic for log in state.history.logs(ranges)}
         topics |= {stretch.log.topic for stretch in state.history.current.stretches}
         ends_of = self._broker.end_offsets(self._broker.partition_counts(topics))
         return {TopicPartition(topic, n): end for topic, ends in ends_of.items() for n, end in ends.items()}
