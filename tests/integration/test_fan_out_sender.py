@@ -10,7 +10,9 @@ import millstream as ms
 from millstream.core.model.errors import FanOutError
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
+from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
+from millstream.drivers.kafka.fanout.inherited_settings import own_config
 from millstream.drivers.kafka.fanout.sender import FanOutSender
 from millstream.drivers.kafka.produce import KafkaSender
 
@@ -47,6 +49,20 @@ def test_results_arrive_once_with_all_that_belongs_to_them(kafka: ms.testing.Emb
                 assert partition_of(record.key or b"", 2) == record.partition
     wanted = [(batch, batch or 1, {"batch": b"%d" % batch}) for batch in range(3)]
     assert {key: sorted(of_key) for key, of_key in found.items()} == dict.fromkeys(KEYS, wanted)
+
+
+def test_a_fan_out_topic_has_the_configuration_of_the_topic(kafka: ms.testing.EmbeddedKafka) -> None:
+    topic = "fan-out-configured"
+    kafka.create_topic(topic, partitions=1, config={"retention.ms": 7_000_000, "max.message.bytes": 20_000})
+    coordinator = Coordinator({"bootstrap.servers": kafka.bootstrap_servers}, topic)
+    coordinator.change(0, 2)
+    coordinator.close()
+    broker = Broker({"bootstrap.servers": kafka.bootstrap_servers}, "test")
+    assert own_config(broker, f"{topic}-fanout-0") == {
+        "retention.ms": "7000000",
+        "max.message.bytes": "20000",
+    }
+    assert own_config(broker, f"{topic}-fanout") == {"cleanup.policy": "compact"}
 
 
 def test_a_record_for_a_partition_that_does_not_exist_is_refused(kafka: ms.testing.EmbeddedKafka) -> None:

@@ -18,6 +18,7 @@ from millstream.core.fanout.ledger import BARRIER, Ledger
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import ClientSettings, create_client, is_unavailable, translated
+from millstream.drivers.kafka.fanout.inherited_settings import replica_count
 
 CONNECTION: Final = (
     "bootstrap.servers",
@@ -47,7 +48,7 @@ class ControlReader:
         self._servers = str(base.get("bootstrap.servers"))
         self._next = 0
         self.broker = Broker(base, self.name, False, patience_s)
-        self.broker.ensure_topic(self.name, 1, _CONFIG)
+        self.broker.ensure_topic(self.name, 1, _CONFIG, replica_count(self.broker, topic))
         reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         more = {"fetch.wait.max.ms": 100, "enable.partition.eof": True}
         self._consumer = create_client(Consumer, {**base, **reading, **more})

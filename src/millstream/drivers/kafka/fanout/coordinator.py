@@ -15,6 +15,7 @@ from millstream.core.model.errors import BrokerUnavailableError, FanOutError
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.kafka.clients import QUICK_CONNECTION, ClientSettings, connect, create_client
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
+from millstream.drivers.kafka.fanout.inherited_settings import own_config, replica_count
 
 _ANSWER_S: Final = 2.0
 """Timeout for a producer's acknowledgement of an announced change, in seconds. No producer is restricted while the coordinator waits."""
@@ -62,7 +63,7 @@ class Coordinator:
         if ranges < 1:
             raise FanOutError(f"a partition has at least 1 key range, not {ranges}")
         if ranges > 1:
-            self._broker.ensure_topic(fan_out_topic(TopicPartition(self._topic, partition)), ranges, {})
+            self._prepare_fan_out_topic(TopicPartition(self._topic, partition), ranges)
         producer = take_over(self._settings, self._log)
         self._log.barrier()
         state = self._log.ledger.state(partition)
@@ -80,6 +81,14 @@ class Coordinator:
 
     def close(self) -> None:
         self._log.close()
+
+    def _prepare_fan_out_topic(self, primary: TopicPartition, ranges: int) -> None:
+        topic, broker = fan_out_topic(primary), self._broker
+        if broker.partition_counts([topic]):
+            broker.ensure_topic(topic, ranges, {})
+        else:
+            config = own_config(broker, primary.topic)
+            broker.create_topic(topic, ranges, config, replica_count(broker, primary.topic))
 
     def _phase(self, producer: Producer, state: PartitionState, fenced: set[str], wait_s: float) -> set[str]:
         """Begin a phase and return the sessions that had to be fenced. Sessions in ``fenced`` were fenced before."""
