@@ -1,15 +1,16 @@
 """``KeyRangeProducer``: a producer with the interface of confluent-kafka's, for topics whose hot partitions are split by key range.
 
 A thread sends waiting records in consecutive transactions, by the newest epochs it has read; ``ledger`` defines the protocol. The
-producer has one queue per partition, so a partition that is held back during a change does not delay the others.
+producer has one queue per partition, so a partition that is held back during a change does not delay the others, and each transaction
+takes equally many records of each queue, so a hot partition does not delay the others either.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final, Self
@@ -33,6 +34,7 @@ from millstream.drivers.kafka.fanout.producer_sessions import (
     ProducerSession,
     undelivered,
 )
+from millstream.drivers.kafka.fanout.record_queues import RecordQueues
 from millstream.drivers.kafka.produce import DEFAULTS
 
 _MOST: Final = 5_000
@@ -78,12 +80,12 @@ class KeyRangeProducer:
         self._partitions = self._log.partitions
         self._chosen = Partitions(self._partitions)
         self._sessions = self._failures = self._unsent = 0
-        self._queues: dict[int, deque[Outgoing]] = {}
+        self._queues = RecordQueues()
         self._done: deque[tuple[Delivered, KafkaError | None, Any]] = deque()
         self._change = Condition()
         self._closed = self._undelivered = False
         self._failure: MillstreamError | None = None
-        self._sending: list[tuple[TopicPartition, Outgoing]] = []
+        self._sending: list[Outgoing] = []
         self._held: dict[int, tuple[float, float]] = {}
         self.longest_restriction_s = 0.0
         """The longest time for which a partition was held back, in seconds."""
@@ -250,8 +252,7 @@ class KeyRangeProducer:
         return TopicPartition(topic, partition)
 
     def _queue(self, records: Sequence[Outgoing]) -> None:
-        for record in records:
-            self._queues.setdefault(record.topic_partition.partition, deque()).append(record)
+        self._queues.add(records)
         self._unsent += len(records)
 
     def _check(self) -> None:
@@ -290,9 +291,9 @@ class KeyRangeProducer:
         """Discard all unsent records, including those of a transaction in progress, and report the error to their callbacks."""
         with self._change:
             self._failure = failure
-            unsent = [record for _, record in self._sending] + list(chain(*self._queues.values()))
+            unsent = [*self._sending, *self._queues.take_all()]
             self._done.extend(undelivered(unsent, failure))
-            self._queues, self._unsent, self._undelivered = {}, 0, bool(unsent)
+            self._unsent, self._undelivered = 0, bool(unsent)
             self._change.notify_all()
 
     def _step(self) -> bool:
@@ -303,16 +304,17 @@ class KeyRangeProducer:
         if self._session.name not in self._log.ledger.members:
             self._renew()  # a coordinator has fenced it
         self._answer_phases()
-        if batch := self._take_batch():
-            self._sending = batch
-            self._send(batch)
+        held = self._log.ledger.held_partitions()
+        with self._change:
+            self._sending = self._queues.take(_MOST, held)
+        if self._sending:
+            self._send(self._sending)
             self._sending = []
         with self._change:
             return not (self._closed and not self._unsent)
 
     def _sendable(self) -> bool:
-        held = self._log.ledger.held_partitions()
-        return any(queue and number not in held for number, queue in tuple(self._queues.items()))
+        return self._queues.has_records(self._log.ledger.held_partitions())
 
     def _hold(self) -> None:
         """Record when partitions were first held back. Cancel a change that takes too long."""
@@ -354,29 +356,23 @@ class KeyRangeProducer:
         self._log.publish(*member_entry(name, answers))
         ledger.members[name] = answers
 
-    def _take_batch(self) -> list[tuple[TopicPartition, Outgoing]]:
-        held = self._log.ledger.held_partitions()
-        batch: list[tuple[TopicPartition, Outgoing]] = []
-        with self._change:
-            for number, queue in self._queues.items():
-                if number in held:
-                    continue
-                epoch = self._log.ledger.state(number).history.current
-                for _ in range(min(len(queue), _MOST - len(batch))):
-                    record = queue.popleft()
-                    batch.append((epoch.log_of(record.key), record))
-        return batch
+    def _routed(self, batch: Iterable[Outgoing]) -> list[tuple[TopicPartition, Outgoing]]:
+        """Return records with the logs that take them in the current epochs."""
+        numbers = {record.topic_partition.partition for record in batch}
+        epochs = {number: self._log.ledger.state(number).history.current for number in numbers}
+        return [(epochs[record.topic_partition.partition].log_of(record.key), record) for record in batch]
 
-    def _send(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+    def _send(self, batch: list[Outgoing]) -> None:
         try:
-            self._session.send(batch)
+            self._session.send(self._routed(batch))
         except LostSessionError as error:
             log.info("session %s of a producer has ended: %s", self._session.name, error)
             self._failures += not error.fenced
             if self._renew():
                 self._finish(batch)
             elif self._failures < _MOST_FAILURES:
-                self._put_back(batch)
+                with self._change:
+                    self._queues.put_back(batch)
             else:
                 raise FanOutError(
                     f"records for topic {self._topic!r} could not be sent in {_MOST_FAILURES} transactions: {error}. Check "
@@ -394,13 +390,8 @@ class KeyRangeProducer:
         lost.close()
         return committed
 
-    def _put_back(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+    def _finish(self, batch: list[Outgoing]) -> None:
         with self._change:
-            for _, record in reversed(batch):
-                self._queues[record.topic_partition.partition].appendleft(record)
-
-    def _finish(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
-        with self._change:
-            self._done.extend((r.delivered, None, r.message) for _, r in batch if r.delivered is not None)
+            self._done.extend((r.delivered, None, r.message) for r in batch if r.delivered is not None)
             self._unsent -= len(batch)
             self._change.notify_all()
