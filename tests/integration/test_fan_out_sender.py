@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from confluent_kafka import KafkaError
 
 import millstream as ms
 from millstream.core.model.errors import FanOutError
@@ -63,6 +64,31 @@ def test_a_fan_out_topic_has_the_configuration_of_the_topic(kafka: ms.testing.Em
         "max.message.bytes": "20000",
     }
     assert own_config(broker, f"{topic}-fanout") == {"cleanup.policy": "compact"}
+
+
+def test_a_record_that_is_too_large_for_the_topic_is_a_failed_delivery(
+    kafka: ms.testing.EmbeddedKafka,
+) -> None:
+    """librdkafka reports it for all records of a request, which the broker also refuses if they are too large together."""
+    topic = "fan-out-too-large"
+    kafka.create_topic(topic, partitions=1, config={"max.message.bytes": 20_000})
+    values = [b"%d" % n + b" " * (50_000 if n == 30 else 900) for n in range(60)]
+    errors: dict[bytes, int | None] = {}
+    with ms.KeyRangeProducer({"bootstrap.servers": kafka.bootstrap_servers}, topic) as producer:
+        for value in values:
+            producer.produce(
+                topic,
+                value,
+                on_delivery=lambda error, message: errors.update(
+                    {message.value(): None if error is None else error.code()}
+                ),
+            )
+        assert producer.flush(120) == 0
+    assert {value: error for value, error in errors.items() if error is not None} == {
+        values[30]: KafkaError.MSG_SIZE_TOO_LARGE
+    }
+    written = [record.value for record in kafka.consume(topic, isolation="read_committed")]
+    assert written == [*values[:30], *values[31:]]
 
 
 def test_a_record_for_a_partition_that_does_not_exist_is_refused(kafka: ms.testing.EmbeddedKafka) -> None:

@@ -27,7 +27,8 @@ from millstream.drivers.kafka.fanout import key_range_producer
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import Coordinator, cancel, take_over, write
 from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
-from millstream.drivers.kafka.fanout.producer_sessions import Outgoing, ProducerSession
+from millstream.drivers.kafka.fanout.outgoing_records import Outgoing
+from millstream.drivers.kafka.fanout.producer_sessions import ProducerSession
 from millstream.testing import EmbeddedKafka
 
 from .sizes import sized

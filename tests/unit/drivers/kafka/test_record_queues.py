@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.model.ids import TopicPartition
-from millstream.drivers.kafka.fanout.producer_sessions import Outgoing
+from millstream.drivers.kafka.fanout.outgoing_records import Outgoing
 from millstream.drivers.kafka.fanout.record_queues import RecordQueues
 
 
@@ -61,3 +61,45 @@ def test_all_records_are_taken_in_the_order_of_their_partition(counts: list[int]
     for partition, count in enumerate(counts):
         of_partition = [r.value for r in taken if r.topic_partition.partition == partition]
         assert of_partition == [b"%d" % n for n in range(count)]
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.sets(st.tuples(st.integers(0, 3), st.integers(0, 8))),
+    st.integers(2, 40),
+)
+def test_a_search_finds_exactly_the_refused_records(
+    counts: list[int], bad: set[tuple[int, int]], most: int
+) -> None:
+    queues, sent, refused = queues_of(*counts), list[tuple[int, int]](), set[tuple[int, int]]()
+    while queues.has_records(()):
+        taken = queues.take(most, held=())
+        names = [(r.topic_partition.partition, int(r.value or b"")) for r in taken]
+        if bad.isdisjoint(names):
+            queues.sent(taken)
+            sent += names
+        elif queues.refused(taken) is not None:
+            refused.update(names)
+    everything = {(partition, n) for partition, count in enumerate(counts) for n in range(count)}
+    assert refused == bad & everything
+    assert sorted(sent, key=lambda name: name[0]) == sorted(everything - bad)
+
+
+def test_a_partition_that_is_held_back_during_a_search_does_not_delay_the_others() -> None:
+    queues = queues_of(4, 4)
+    assert queues.refused(queues.take(8, held=())) is None
+    assert shares(queues.take(8, held={0})) == {1: 4}
+    queues.add(records(2, 3))
+    assert shares(queues.take(8, held={0, 1})) == {2: 3}
+
+
+def test_a_single_refused_record_among_many_costs_few_transactions() -> None:
+    queues, refusals = queues_of(4_096), 0
+    while queues.has_records(()):
+        taken = queues.take(5_000, held=())
+        if b"1000" not in [record.value for record in taken]:
+            queues.sent(taken)
+        else:
+            refusals += 1
+            queues.refused(taken)
+    assert refusals <= 13
