@@ -159,6 +159,25 @@ def test_a_refused_result_fails_the_micro_batch_and_the_producer_continues(picky
     assert (picky, opened) == ([b"good", b"again"], [])
 
 
+def test_closing_with_unsent_records_says_how_many_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It returned as if they had been sent."""
+    go_on = threading.Event()
+
+    class HangingSession(Session):
+        def send(self, _records: Sequence[tuple[TopicPartition, Outgoing]]) -> None:
+            go_on.wait(30)
+
+    monkeypatch.setattr(key_range_producer, "ProducerSession", HangingSession)
+    producer = KeyRangeProducer({}, "topic")
+    for _ in range(3):
+        producer.produce("topic", b"v")
+    with pytest.raises(BrokerUnavailableError, match="3 records for topic 'topic' were not sent within 0"):
+        producer.close(0)
+    go_on.set()
+    producer.close()
+    assert opened == []
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

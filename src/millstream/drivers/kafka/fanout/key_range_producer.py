@@ -18,7 +18,7 @@ from uuid import uuid4
 from confluent_kafka import KafkaError
 
 from millstream.core.fanout.epochs import control_topic
-from millstream.core.model.errors import FanOutError, MillstreamError, ProductionError
+from millstream.core.model.errors import BrokerUnavailableError, FanOutError, MillstreamError, ProductionError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import Partitions, partition_of
 from millstream.core.model.record import Records
@@ -32,6 +32,7 @@ from millstream.drivers.kafka.fanout.outgoing_records import (
     checked_bytes,
     checked_headers,
     checked_time,
+    refusal,
     undelivered,
 )
 from millstream.drivers.kafka.fanout.producer_sessions import LostSessionError, ProducerSession
@@ -249,9 +250,10 @@ class KeyRangeProducer:
         """Send all waiting records and end the session. A ``with`` statement calls it.
 
         Args:
-            timeout: How long to wait, in seconds; afterwards, sending continues in the background.
+            timeout: How long to wait, in seconds; afterwards, sending continues in the background until the process ends.
 
         Raises:
+            BrokerUnavailableError: If not everything was sent in time.
             ProductionError: If the broker has refused a record without a callback.
             MillstreamError: If the producer has failed before everything was sent. An exception that leaves the ``with`` statement
                 takes precedence.
@@ -264,6 +266,11 @@ class KeyRangeProducer:
         self.poll()
         if self._failure is not None and self._undelivered:
             raise self._failure
+        if self._thread.is_alive() and self._unsent:
+            raise BrokerUnavailableError(
+                f"{self._unsent:,} records for topic {self._topic!r} were not sent within {timeout:g} s. They are lost if the process ends "
+                "now. Check that the brokers run, and close again with a longer timeout"
+            )
         self._report_refusal()
 
     def _report_refusal(self) -> None:
@@ -379,7 +386,7 @@ class KeyRangeProducer:
             self._unsent -= 1
             self._done.extend(undelivered([record], cause))
             if record.delivered is None and self._unreported is None:
-                self._unreported = _refusal(record, cause)
+                self._unreported = refusal(record, cause)
             self._change.notify_all()
 
     def _finish(self, batch: list[Outgoing]) -> None:
@@ -388,10 +395,3 @@ class KeyRangeProducer:
             self._done.extend((r.delivered, None, r.message) for r in batch if r.delivered is not None)
             self._unsent -= len(batch)
             self._change.notify_all()
-
-
-def _refusal(record: Outgoing, cause: KafkaError) -> ProductionError:
-    return ProductionError(
-        f"the broker refuses a record for {record.topic_partition}: {cause.str()}. The other records are sent. With on_delivery=, produce "
-        "reports which record it is; for one that is too large, raise the topic's max.message.bytes"
-    )

@@ -12,10 +12,15 @@ from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException
 
+from millstream.core.model.errors import ProductionError
 from millstream.core.model.ids import TopicPartition
 
 Headers = list[tuple[str, bytes | None]]
 Delivered = Callable[[KafkaError | None, Any], None]
+
+_OVERHEAD: Final = 36
+"""What librdkafka adds to the size of a record, in bytes, when it compares it with ``message.max.bytes``."""
+_TIMES: Final = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(slots=True)
@@ -86,9 +91,11 @@ def undelivered(
             yield record.delivered, error, Undelivered(record, error)
 
 
-_OVERHEAD: Final = 36
-"""What librdkafka adds to the size of a record, in bytes, when it compares it with ``message.max.bytes``."""
-_TIMES: Final = range(-(1 << 63), 1 << 63)
+def refusal(record: Outgoing, cause: KafkaError) -> ProductionError:
+    return ProductionError(
+        f"the broker refuses a record for {record.topic_partition}: {cause.str()}. The other records are sent. With on_delivery=, produce "
+        "reports which record it is; for one that is too large, raise the topic's max.message.bytes"
+    )
 
 
 def checked_bytes(data: object, what: str) -> bytes | None:
