@@ -15,10 +15,12 @@ from millstream import KeyRangeProducer
 from millstream.core.fanout.ledger import Ledger
 from millstream.core.model.errors import BrokerUnavailableError, FanOutError, MillstreamError, ProductionError
 from millstream.core.model.ids import TopicPartition
+from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.drivers.kafka.clients import hang_up
 from millstream.drivers.kafka.fanout import key_range_producer
 from millstream.drivers.kafka.fanout.outgoing_records import Outgoing
+from millstream.drivers.kafka.fanout.partition_choice import PartitionChoice
 from millstream.drivers.kafka.fanout.producer_sessions import LostSessionError
 from millstream.drivers.kafka.fanout.sender import FanOutSender
 from millstream.drivers.kafka.produce import KafkaSender
@@ -51,6 +53,18 @@ class Log:
         opened.remove("log")
 
 
+class GrowingLog(Log):
+    """The control topic of a topic that now has four partitions."""
+
+    asked_again = threading.Event()
+
+    def count_partitions(self) -> int:
+        if self.partitions == 4:
+            self.asked_again.set()
+        self.partitions = 4
+        return self.partitions
+
+
 class Session:
     """A session that sends nothing."""
 
@@ -59,6 +73,8 @@ class Session:
         opened.append("session")
 
     def send(self, _records: Sequence[tuple[TopicPartition, Outgoing]]) -> None: ...
+
+    def refresh(self, _topic: str) -> None: ...
 
     def close(self) -> None:
         opened.remove("session")
@@ -157,6 +173,44 @@ def test_a_refused_result_fails_the_micro_batch_and_the_producer_continues(picky
     assert producer is not None
     producer.close()
     assert (picky, opened) == ([b"good", b"again"], [])
+
+
+def test_partitions_that_are_added_to_the_topic_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records for them were refused, and keys did not move to them as with other producers."""
+    numbers: list[int] = []
+
+    class NumberingSession(Session):
+        def send(self, records: Sequence[tuple[TopicPartition, Outgoing]]) -> None:
+            numbers.extend(log.partition for log, _ in records)
+
+    monkeypatch.setattr(key_range_producer, "ControlLog", GrowingLog)
+    monkeypatch.setattr(key_range_producer, "ProducerSession", NumberingSession)
+    keys = [b"key-%d" % n for n in range(20)]
+    with KeyRangeProducer({"topic.metadata.refresh.interval.ms": 1}, "topic") as producer:
+        assert GrowingLog.asked_again.wait(30)  # the first answer has been used
+        for key in keys:
+            producer.produce("topic", b"v", key)
+        producer.produce("topic", b"v", b"k", 3)
+    assert sorted(numbers) == sorted([*(partition_of(key, 4) for key in keys), 3])
+
+
+@pytest.mark.parametrize("interval", ["-1", 300_000])
+def test_brokers_are_not_asked_for_partitions_too_often(interval: object) -> None:
+    control: Any = GrowingLog({}, "topic", 1.0)
+    choice = PartitionChoice({"topic.metadata.refresh.interval.ms": interval}, "topic", control, 0.0)
+    assert not choice.asked_for_more(299.0)
+    assert choice.asked_for_more(300.0) is (interval != "-1")
+    control.close()
+
+
+def test_brokers_that_do_not_answer_are_asked_for_partitions_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Log) -> int:
+        raise FAILURE
+
+    monkeypatch.setattr(GrowingLog, "count_partitions", fail)
+    control: Any = GrowingLog({}, "topic", 1.0)
+    assert not PartitionChoice({}, "topic", control, 0.0).asked_for_more(300.0)
+    control.close()
 
 
 def test_closing_with_unsent_records_says_how_many_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice, repeat
 from threading import Condition, Thread
+from time import monotonic
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -20,7 +21,6 @@ from confluent_kafka import KafkaError
 from millstream.core.fanout.epochs import control_topic
 from millstream.core.model.errors import BrokerUnavailableError, FanOutError, MillstreamError, ProductionError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.partitioning import Partitions, partition_of
 from millstream.core.model.record import Records
 from millstream.drivers.kafka.clients import log
 from millstream.drivers.kafka.fanout.control_log import ControlLog
@@ -35,6 +35,7 @@ from millstream.drivers.kafka.fanout.outgoing_records import (
     refusal,
     undelivered,
 )
+from millstream.drivers.kafka.fanout.partition_choice import PartitionChoice
 from millstream.drivers.kafka.fanout.producer_sessions import LostSessionError, ProducerSession
 from millstream.drivers.kafka.fanout.record_queues import RecordQueues
 from millstream.drivers.kafka.fanout.restrictions import Restrictions
@@ -77,8 +78,7 @@ class KeyRangeProducer:
         self._most_bytes = int(self._settings.get("message.max.bytes", 1_000_000))
         self._topic = topic
         self._log = ControlLog(given, topic, patience_s)
-        self._partitions = self._log.partitions
-        self._chosen = Partitions(self._partitions)
+        self._partitions = PartitionChoice(self._settings, topic, self._log, monotonic())
         self._failures = self._unsent = 0
         self._queues = RecordQueues()
         self._done: deque[tuple[Delivered, KafkaError | None, Any]] = deque()
@@ -161,13 +161,9 @@ class KeyRangeProducer:
         """
         encoded, data = checked_bytes(key, "key"), checked_bytes(value, "value")
         if partition == -1:
-            partition = partition_of(encoded or b"", self._partitions)
-        primary, time, more = (
-            self._primary(topic, partition),
-            checked_time(timestamp),
-            checked_headers(headers),
-        )
-        record = Outgoing(primary, encoded, data, time, more, on_delivery)
+            partition = self._partitions.of_key[encoded or b""]
+        primary, time = self._partitions.primary(topic, partition), checked_time(timestamp)
+        record = Outgoing(primary, encoded, data, time, checked_headers(headers), on_delivery)
         check_size(record, self._most_bytes)
         with self._change:
             self._check()
@@ -184,8 +180,11 @@ class KeyRangeProducer:
             MillstreamError: If a partition does not exist, or the producer is closed or has failed.
         """
         given = repeat(-1) if records.partitions is None else records.partitions
-        partitions = [self._chosen[key or b""] if n == -1 else n for n, key in zip(given, records.keys)]
-        primaries = {partition: self._primary(self._topic, partition) for partition in set(partitions)}
+        of_key = self._partitions.of_key
+        partitions = [of_key[key or b""] if n == -1 else n for n, key in zip(given, records.keys)]
+        primaries = {
+            partition: self._partitions.primary(self._topic, partition) for partition in set(partitions)
+        }
         headers = repeat(None) if records.headers is None else map(list, records.headers)
         columns = zip(partitions, records.keys, records.values, records.timestamps, headers, strict=False)
         outgoing = (
@@ -279,14 +278,6 @@ class KeyRangeProducer:
         if error is not None:
             raise error
 
-    def _primary(self, topic: str, partition: int) -> TopicPartition:
-        if topic != self._topic or not 0 <= partition < self._partitions:
-            raise FanOutError(
-                f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
-                f"{self._topic!r}, which has {self._partitions} partitions. Create a producer for each topic"
-            )
-        return TopicPartition(topic, partition)
-
     def _queue(self, records: Sequence[Outgoing]) -> None:
         self._queues.add(records)
         self._unsent += len(records)
@@ -329,6 +320,10 @@ class KeyRangeProducer:
         if self._membership.ended:
             self._membership.renew()
         self._membership.answer()
+        if self._partitions.asked_for_more(monotonic()):
+            self._membership.session.refresh(self._topic)
+            with self._change:
+                self._partitions.add()
         held = self._log.ledger.held_partitions()
         with self._change:
             self._sending = self._queues.take(_MOST, held)
