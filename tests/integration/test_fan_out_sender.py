@@ -8,10 +8,12 @@ import pytest
 from confluent_kafka import KafkaError
 
 import millstream as ms
+from millstream.core.fanout.ledger import member_entry
 from millstream.core.model.errors import FanOutError
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
 from millstream.drivers.kafka.fanout.inherited_settings import own_config
 from millstream.drivers.kafka.fanout.sender import FanOutSender
@@ -89,6 +91,28 @@ def test_a_record_that_is_too_large_for_the_topic_is_a_failed_delivery(
     }
     written = [record.value for record in kafka.consume(topic, isolation="read_committed")]
     assert written == [*values[:30], *values[31:]]
+
+
+def test_sessions_of_producers_that_have_ended_are_deleted_by_a_change(
+    kafka: ms.testing.EmbeddedKafka,
+) -> None:
+    topic = "fan-out-ended"
+    kafka.create_topic(topic, partitions=1)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers}
+    control = ControlLog(settings, topic, 30.0)
+    for number in range(40):
+        control.publish(*member_entry(f"ended-{number}", {}))
+    control.close()
+    coordinator = Coordinator(settings, topic)
+    split_into(coordinator, 2)
+    assert coordinator.members() == set()
+    with ms.KeyRangeProducer(settings, topic) as producer:
+        producer.produce(topic, b"v", b"k")
+        coordinator.states()
+        assert len(coordinator.members()) == 1
+    coordinator.states()
+    assert coordinator.members() == set()
+    coordinator.close()
 
 
 def test_a_record_for_a_partition_that_does_not_exist_is_refused(kafka: ms.testing.EmbeddedKafka) -> None:

@@ -141,7 +141,7 @@ def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
     with KeyRangeProducer(settings, topic) as producer:
         control = ControlLog(settings, topic, 30)
         held = control.ledger.state(0).announced(2).holding()
-        write(take_over(settings, control), control, held, set())  # and never finishes it
+        write(take_over(settings, control), control, held)  # and never finishes it
         control.barrier()
         control.expect(lambda: control.ledger.state(0).pending is None, "the change to be cancelled")
         producer.produce(topic, b"value", b"key")

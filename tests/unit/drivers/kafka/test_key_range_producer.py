@@ -27,6 +27,7 @@ from millstream.drivers.kafka.produce import KafkaSender
 
 FAILURE = BrokerUnavailableError("no broker answers")
 opened: list[str] = []
+ended: list[str] = []
 
 
 class Log:
@@ -76,6 +77,10 @@ class Session:
 
     def refresh(self, _topic: str) -> None: ...
 
+    def end(self) -> bool:
+        ended.append(self.name)
+        return False
+
     def close(self) -> None:
         opened.remove("session")
 
@@ -91,9 +96,6 @@ class PickySession(Session):
             raise LostSessionError(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large"))
         self.sent.extend(values)
 
-    def end(self) -> bool:
-        return False
-
 
 class FailingSession(Session):
     def send(self, _records: Sequence[tuple[TopicPartition, Outgoing]]) -> None:
@@ -103,6 +105,7 @@ class FailingSession(Session):
 @pytest.fixture(autouse=True)
 def _without_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     opened.clear()
+    ended.clear()
     monkeypatch.setattr(key_range_producer, "ControlLog", Log)
     monkeypatch.setattr(key_range_producer, "ProducerSession", Session)
 
@@ -340,6 +343,23 @@ def test_records_that_a_failed_producer_gives_up_call_back_with_the_error() -> N
             ask()
         assert raised.value is FAILURE
     assert (len(called), len(producer), opened) == (1, 0, [])
+
+
+@pytest.mark.usefixtures("failing")
+def test_a_producer_that_fails_fences_and_deletes_its_session() -> None:
+    """It stayed in the control topic, and each later change of the topic had to fence it."""
+    producer = KeyRangeProducer({}, "topic")
+    session = producer._membership.session.name
+    producer.produce("topic", b"v")
+    with pytest.raises(MillstreamError):
+        producer.close()
+    assert (ended, dict(producer._log.ledger.members)) == ([session], {})
+
+
+def test_a_producer_that_is_closed_deletes_its_session() -> None:
+    producer = KeyRangeProducer({}, "topic")
+    producer.close()
+    assert (ended, dict(producer._log.ledger.members)) == ([], {})
 
 
 @pytest.mark.usefixtures("failing")

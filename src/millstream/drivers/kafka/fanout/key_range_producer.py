@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice, repeat
 from threading import Condition, Thread
 from time import monotonic
@@ -22,7 +22,7 @@ from millstream.core.fanout.epochs import control_topic
 from millstream.core.model.errors import BrokerUnavailableError, FanOutError, MillstreamError, ProductionError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.clients import log
+from millstream.drivers.kafka.clients import ThreadedClient, log
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.membership import Membership
 from millstream.drivers.kafka.fanout.outgoing_records import (
@@ -51,7 +51,7 @@ _MOST_REFUSALS: Final = 100
 """Maximum number of records that the broker refuses without accepting one. Each costs a session."""
 
 
-class KeyRangeProducer:
+class KeyRangeProducer(ThreadedClient):
     """Sends records to a topic whose partitions may be split by key range, and merged again, at any time.
 
     Records are sent in transactions, so readers need ``isolation.level=read_committed``. As with confluent-kafka's ``Producer``, ``poll``
@@ -295,12 +295,13 @@ class KeyRangeProducer:
         try:
             while self._step():
                 pass
-            self._membership.leave()
         except Exception as error:
             log.exception("the producer of %r has failed", self._topic)
             self._fail(error if isinstance(error, MillstreamError) else MillstreamError(str(error)))
         finally:
             with closing(self._log):
+                with suppress(Exception):  # without brokers, the next change deletes it
+                    self._membership.leave(failed=self.failed)
                 self._membership.session.close()
 
     def _fail(self, failure: MillstreamError) -> None:

@@ -54,8 +54,10 @@ class Membership:
         lost.close()
         return committed
 
-    def leave(self) -> None:
-        """Delete the session. No transaction is open here."""
+    def leave(self, *, failed: bool) -> None:
+        """Delete the session. If it has failed, fence it first, because its last transaction may still be under way."""
+        if failed:
+            self.session.end()
         self._control.publish(member_key(self.session.name), None)
 
     def _begin(self) -> ProducerSession:
