@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import BatchId
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization, WallClock
-from millstream.core.runtime.remaining_inputs import RemainingInputs
+from millstream.core.runtime.remaining_inputs import RemainingInputs, TaskInput
 from millstream.core.topology.routing import Routing
 
 STORED = (
@@ -54,3 +55,11 @@ def test_what_no_broker_knows_is_said() -> None:
         == RemainingInputs()
     )
     assert RemainingInputs(unknown=True).to_json()["unknown"]
+
+
+def test_what_remains_crosses() -> None:
+    log = TopicPartition("orders-fanout-0", 1)
+    remaining = RemainingInputs({log: 3}, {log: 70}, frozenset(["paused"]), closed=frozenset([log]))
+    assert RemainingInputs.from_json(json.loads(json.dumps(remaining.to_json()))) == remaining
+    task_input = TaskInput({log: 3}, ended=frozenset([log]), closed=frozenset([log]))
+    assert TaskInput.decode(task_input.encode()) == task_input
