@@ -160,7 +160,9 @@ def test_tests_that_rules_name_exist() -> None:
 
 
 def test_rules_of_millstream_only_are_compared_with_kafka_streams() -> None:
-    compared = {row[0] for row in table_rows(ROOT / "docs/reference/compared-with-kafka-streams.md", "subject")}
+    compared = {
+        row[0] for row in table_rows(ROOT / "docs/reference/compared-with-kafka-streams.md", "subject")
+    }
     rules = table_rows(ROOT / "docs/concepts/semantics.md", "rule")
     different = {row[0]: row[1] for row in rules if "Millstream only" in row[1]}
     assert len(different) > 10

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.graph import Graph, Handles
+from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KTable
 from millstream.core.dsl.naming import Naming, check_explicit_names
@@ -31,7 +32,7 @@ V = TypeVar("V")
 
 
 @checked_methods
-class StreamsBuilder:
+class StreamsBuilder(WithPythonNames):
     """Builds a topology from streams and tables.
 
     Args:
