@@ -60,6 +60,7 @@ class Failure(NamedTuple):
     Attributes:
         target: The topic to which a sink was sending; None at other stages.
         side: The part of the record that did not fit the serde of a sink; None for other failures.
+        advice: What to correct, if it is not what the stage usually fails for.
     """
 
     stage: Stage
@@ -68,6 +69,7 @@ class Failure(NamedTuple):
     record: RawRecord
     target: str | None = None
     side: Literal["key", "value"] | None = None
+    advice: str | None = None
 
     def message(self, task: TaskId, outcome: str = "") -> str:
         """Return the error text.
@@ -76,9 +78,8 @@ class Failure(NamedTuple):
             outcome: The outcome of the error handler, or what happened to the record, as a sentence; empty if the application stops
                 without an error handler.
         """
-        correct = "Reduce its size" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
         advice = outcome or (
-            f"{correct}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
+            f"{self._correction()}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
             "to a separate topic"
         )
         return (
@@ -100,6 +101,16 @@ class Failure(NamedTuple):
         return ErrorContext(
             self.stage, self.node, str(task), *origin, record, attempt, self.target, self.side
         )
+
+    def _correction(self) -> str:
+        if isinstance(self.error, ProductionError):
+            return "Reduce its size"
+        if (
+            self.stage == "produce" and self.side is None
+        ):  # the serdes of the sink are not yet, or no longer, called
+            part = "function that chooses the topic" if self.target is None else "partitioner"
+            return f"Correct the {part}"
+        return self.advice or _ADVICE[self.stage]
 
     def _target_clause(self) -> str:
         if self.target is None:
