@@ -159,6 +159,19 @@ def test_tests_that_rules_name_exist() -> None:
         assert re.search(rf"(def|class) {name}\b", (ROOT / path).read_text()), f"{path} has no {name}"
 
 
+def test_rules_of_millstream_only_are_compared_with_kafka_streams() -> None:
+    compared = {
+        row[0] for row in table_rows(ROOT / "docs/reference/compared-with-kafka-streams.md", "subject")
+    }
+    rules = table_rows(ROOT / "docs/concepts/semantics.md", "rule")
+    different = {row[0]: row[1] for row in rules if "Millstream only" in row[1]}
+    assert len(different) > 10
+    for rule, source in different.items():
+        subject = re.match(r"Millstream only: \[(.+?)\]\(", source)
+        assert subject is not None, f"no subject of the comparison is named for: {rule}"
+        assert subject[1] in compared, f"the comparison has no row {subject[1]!r}"
+
+
 def test_the_first_program_is_the_example() -> None:
     program = next(block.text for block in BLOCKS[ROOT / "README.md"] if block.is_python)
     example = (ROOT / "examples" / "wordcount.py").read_text().replace("# fmt: skip", "")

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from confluent_kafka import KafkaError
 
 import millstream as ms
+from millstream.core.fanout.ledger import member_entry
 from millstream.core.model.errors import FanOutError
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
+from millstream.drivers.kafka.broker import Broker
+from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
+from millstream.drivers.kafka.fanout.inherited_settings import own_config
 from millstream.drivers.kafka.fanout.sender import FanOutSender
 from millstream.drivers.kafka.produce import KafkaSender
 
@@ -47,6 +52,67 @@ def test_results_arrive_once_with_all_that_belongs_to_them(kafka: ms.testing.Emb
                 assert partition_of(record.key or b"", 2) == record.partition
     wanted = [(batch, batch or 1, {"batch": b"%d" % batch}) for batch in range(3)]
     assert {key: sorted(of_key) for key, of_key in found.items()} == dict.fromkeys(KEYS, wanted)
+
+
+def test_a_fan_out_topic_has_the_configuration_of_the_topic(kafka: ms.testing.EmbeddedKafka) -> None:
+    topic = "fan-out-configured"
+    kafka.create_topic(topic, partitions=1, config={"retention.ms": 7_000_000, "max.message.bytes": 20_000})
+    coordinator = Coordinator({"bootstrap.servers": kafka.bootstrap_servers}, topic)
+    coordinator.change(0, 2)
+    coordinator.close()
+    broker = Broker({"bootstrap.servers": kafka.bootstrap_servers}, "test")
+    assert own_config(broker, f"{topic}-fanout-0") == {
+        "retention.ms": "7000000",
+        "max.message.bytes": "20000",
+    }
+    assert own_config(broker, f"{topic}-fanout") == {"cleanup.policy": "compact"}
+
+
+def test_a_record_that_is_too_large_for_the_topic_is_a_failed_delivery(
+    kafka: ms.testing.EmbeddedKafka,
+) -> None:
+    """librdkafka reports it for all records of a request, which the broker also refuses if they are too large together."""
+    topic = "fan-out-too-large"
+    kafka.create_topic(topic, partitions=1, config={"max.message.bytes": 20_000})
+    values = [b"%d" % n + b" " * (50_000 if n == 30 else 900) for n in range(60)]
+    errors: dict[bytes, int | None] = {}
+    with ms.KeyRangeProducer({"bootstrap.servers": kafka.bootstrap_servers}, topic) as producer:
+        for value in values:
+            producer.produce(
+                topic,
+                value,
+                on_delivery=lambda error, message: errors.update(
+                    {message.value(): None if error is None else error.code()}
+                ),
+            )
+        assert producer.flush(120) == 0
+    assert {value: error for value, error in errors.items() if error is not None} == {
+        values[30]: KafkaError.MSG_SIZE_TOO_LARGE
+    }
+    written = [record.value for record in kafka.consume(topic, isolation="read_committed")]
+    assert written == [*values[:30], *values[31:]]
+
+
+def test_sessions_of_producers_that_have_ended_are_deleted_by_a_change(
+    kafka: ms.testing.EmbeddedKafka,
+) -> None:
+    topic = "fan-out-ended"
+    kafka.create_topic(topic, partitions=1)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers}
+    control = ControlLog(settings, topic, 30.0)
+    for number in range(40):
+        control.publish(*member_entry(f"ended-{number}", {}))
+    control.close()
+    coordinator = Coordinator(settings, topic)
+    split_into(coordinator, 2)
+    assert coordinator.members() == set()
+    with ms.KeyRangeProducer(settings, topic) as producer:
+        producer.produce(topic, b"v", b"k")
+        coordinator.states()
+        assert len(coordinator.members()) == 1
+    coordinator.states()
+    assert coordinator.members() == set()
+    coordinator.close()
 
 
 def test_a_record_for_a_partition_that_does_not_exist_is_refused(kafka: ms.testing.EmbeddedKafka) -> None:

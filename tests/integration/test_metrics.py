@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.edge.web.page import address_of
+from millstream.edge.web.page_address import address_of
 
 from .helpers import Apps, eventually
 from .topologies import key_count

@@ -20,7 +20,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import ControlError, StoreError
-from millstream.edge.web.page import address_of
+from millstream.edge.web.page_address import address_of
 from millstream.testing import EmbeddedKafka
 from millstream.testing.crash.app import Job
 from millstream.testing.crash.processes import CrashedProgram, kill_one

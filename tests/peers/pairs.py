@@ -11,7 +11,6 @@ If the commands install something, the page gets a virtual environment of its ow
 from __future__ import annotations
 
 import os
-import re
 import runpy
 import shutil
 import signal
@@ -28,7 +27,8 @@ from typing import Any, Final
 import pytest
 
 import millstream as ms
-from docs.markdown import ROOT, blocks_of
+from docs.markdown import ROOT
+from docs.peer_pages import PAGES, PeerPage
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Records
 from millstream.testing import EmbeddedKafka
@@ -37,7 +37,6 @@ from millstream.testing.kafka import KAFKA_VERSION, Outgoing, resolve_jars
 from shells import started
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1800)]
-PAGES: Final = sorted(ROOT.glob("docs/how-to/come-from-*.md"))
 ENVIRONMENTS: Final = ROOT / "build" / "peers"
 _COMMANDS: Final = Path(sys.executable).parent
 _WITHIN_S: Final = 600.0
@@ -59,31 +58,9 @@ class Flow:
     results: int
 
 
-class Page:
-    """What a page has.
-
-    Attributes:
-        peer: The program of the other library.
-        file: The name of its file.
-        commands: What runs it.
-        program: Ours, with a test driver.
-        application: The same as an application.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read a page."""
-        blocks = blocks_of(path)
-        peer = next(block for block in blocks if block.info[0] in ("py", "java"))
-        self.name, self.peer, self.file = path.stem, peer.text, peer.info[1]
-        self.commands = next(block.text for block in blocks if block.info == ("bash", "peer"))
-        self.program = next(block.text for block in blocks if block.is_python)
-        (started,) = re.findall(r"replace the driver with\s+`(ms\.Application\([^`]*)`", path.read_text())
-        self.application = f"{self.program[: self.program.index('with ms.testing')]}{started}\n"
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_both_programs_have_the_same_results(path: Path, tmp_path: Path) -> None:
-    page, theirs, ours = Page(path), tmp_path / "theirs", tmp_path / "ours"
+    page, theirs, ours = PeerPage(path), tmp_path / "theirs", tmp_path / "ours"
     flow = recorded(page.program, tmp_path)
     for directory in (theirs, ours):
         directory.mkdir()
@@ -125,7 +102,7 @@ def recorded(program: str, directory: Path) -> Flow:
     return Flow(inputs, sink, results)
 
 
-def commands_for(page: Page) -> Path:
+def commands_for(page: PeerPage) -> Path:
     """Return the directory of the Python that a page's commands use: its own if they install something, otherwise this one."""
     if "pip install" not in page.commands:
         return _COMMANDS

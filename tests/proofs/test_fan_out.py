@@ -27,7 +27,8 @@ from millstream.drivers.kafka.fanout import key_range_producer
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import Coordinator, cancel, take_over, write
 from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
-from millstream.drivers.kafka.fanout.producer_sessions import Outgoing, ProducerSession
+from millstream.drivers.kafka.fanout.outgoing_records import Outgoing
+from millstream.drivers.kafka.fanout.producer_sessions import ProducerSession
 from millstream.testing import EmbeddedKafka
 
 from .sizes import sized
@@ -140,7 +141,7 @@ def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
     with KeyRangeProducer(settings, topic) as producer:
         control = ControlLog(settings, topic, 30)
         held = control.ledger.state(0).announced(2).holding()
-        write(take_over(settings, control), control, held, set())  # and never finishes it
+        write(take_over(settings, control), control, held)  # and never finishes it
         control.barrier()
         control.expect(lambda: control.ledger.state(0).pending is None, "the change to be cancelled")
         producer.produce(topic, b"value", b"key")

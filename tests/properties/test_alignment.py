@@ -204,6 +204,14 @@ def test_a_partition_that_was_read_beyond_the_time_is_not_waited_for() -> None:
     plan = plan_alignment(GROUP, with_records, Index(logs))
     assert plan.pace is not None
     assert (plan.ends[PARTITIONS[0]] > 0, plan.ends[PARTITIONS[1]]) == (True, 1)
+    time_ms = plan.pace.time_ms
+    for newest, aligned in (
+        ({PARTITIONS[1]: time_ms}, True),
+        ({PARTITIONS[1]: time_ms - 1}, False),
+        ({}, True),
+    ):
+        again = plan_alignment(GROUP, replace(with_records, newest=newest), Index(logs))
+        assert again == (plan if aligned else Alignment(now.admitted))
 
 
 FAST, SLOW = PARTITIONS[:2]
@@ -214,7 +222,8 @@ def beside_an_input_at_its_end(slow: list[int], *, read: int = 0, **given: Any) 
     """Plan 100 records of one partition, one per ms and with room for 5, beside a partition of which some records have been read."""
     start, ends = {FAST: 0, SLOW: read}, {FAST: 100, SLOW: given.pop("end", len(slow))}
     index = Index({FAST: list(range(100)), SLOW: slow})
-    now = Situation(start, ends, ends, ends, room={FAST: 5, SLOW: 5}, idles=True, **given)
+    room = given.pop("room", {FAST: 5, SLOW: 5})
+    now = Situation(start, ends, ends, ends, room=room, idles=True, **given)
     return plan_alignment(PAIR, now, index), index
 
 
@@ -238,6 +247,17 @@ class TestBesideAnInputAtItsEnd:
 
     def test_without_records_of_that_input_a_partition_receives_its_room(self) -> None:
         assert beside_an_input_at_its_end([])[0] == Alignment({FAST: 5, SLOW: 0})
+
+    def test_a_partition_that_fills_its_room_behind_that_record_has_no_known_next_time(self) -> None:
+        assert beside_an_input_at_its_end([3])[0] == Alignment({FAST: 5, SLOW: 1})
+        assert beside_an_input_at_its_end([5])[0] == Alignment({FAST: 5, SLOW: 1}, {FAST: 5})
+
+    def test_a_partition_with_room_for_all_its_records_or_without_a_limit_is_read_to_its_end(self) -> None:
+        for room in ({FAST: 100, SLOW: 5}, {SLOW: 5}):
+            plan, index = beside_an_input_at_its_end([50], room=room)
+            assert (plan, index.questions) == (Alignment({FAST: 100, SLOW: 1}), 0)
+        plan, _ = beside_an_input_at_its_end([50], room={FAST: 99, SLOW: 5})
+        assert plan == Alignment({FAST: 99, SLOW: 1})
 
     def test_an_input_that_was_given_up_is_waited_for_again_when_it_has_records(self) -> None:
         given_up = {SLOW}

@@ -359,7 +359,8 @@ def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
         for number in range(count):
             expected: Settled = Done(number)
             if failures[number] == 9:
-                expected = Failed(4, "OSError: down", world.ended[number].error)  # type: ignore[union-attr]
+                error = world.ended[number].error  # type: ignore[union-attr]
+                expected = Failed(4, "OSError: down", error, kind="builtins.OSError")
                 visits["exhausted"] += 1
             assert world.ended[number] == expected
             assert world.retries[number] == min(failures[number], 3)
@@ -410,24 +411,35 @@ def test_a_rate_is_never_exceeded_and_never_wasted(calls: int, per_ms: int, seed
 
 
 @settings(max_examples=200)
-@given(st.integers(1, 4), st.lists(st.sampled_from(["try", "fail", "succeed", "wait"]), max_size=60))
-def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_call_try(most: int, moves: list[str]) -> None:
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.sampled_from(["try", "fail", "succeed", "wait"]), st.integers(0, 3)), max_size=60),
+)
+def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_call_try(
+    most: int, moves: list[tuple[str, int]]
+) -> None:
     breaker, now = Breaker(CircuitBreaker(failures=most, reset_after=10)), 0
-    in_row, opened, trying = 0, None, False
-    for move in moves:
-        allowed = opened is None or (now >= opened + 10 and not trying)
+    in_row, opened, trial = 0, None, None
+    running: list[int] = []
+    for number, (move, which) in enumerate(moves):
+        allowed = opened is None or (now >= opened + 10 and trial is None)
         assert breaker.allows(now) == allowed
         assert breaker.closed == (opened is None)
+        assert breaker.unused == (opened is None and not in_row and not running)
         if move == "wait":
             now += 7
         elif move == "try" and allowed:
-            breaker.began()
-            trying = opened is not None
-        elif move == "fail":
-            breaker.failed(now)
-            in_row += 1
-            if trying or in_row >= most:
-                opened, trying = now, False
-        elif move == "succeed":
+            breaker.began(number)
+            running.append(number)
+            trial = None if opened is None else number
+        elif move == "fail" and running:
+            ended = running.pop(which % len(running))
+            breaker.failed(ended, now)
+            if opened is None or ended == trial:
+                in_row += 1
+                if opened is not None or in_row >= most:
+                    opened, trial = now, None
+        elif move == "succeed" and running:
+            running.pop(which % len(running))
             breaker.succeeded()
-            in_row, opened, trying = 0, None, False
+            in_row, opened, trial = 0, None, None

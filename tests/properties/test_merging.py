@@ -1,14 +1,21 @@
-"""What is read of a repartition topic against a merge that looks at the heads, and a whole backlog against a sorted one."""
+"""What is read of a repartition topic against a merge that looks at the heads, a whole backlog against a sorted one, and what is
+read again by a rebuilt task against what was written.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import millstream as ms
 from millstream.core.engine.records.merging import WRITER_HEADER, merged_by_time
+from millstream.core.engine.records.queue import MERGED
+from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, Records
+from unit.helpers import Host
 
 from .engines import Visits
 
@@ -16,8 +23,12 @@ WRITERS = [b"0_0", b"0_1", b"0_2", b"0_10"]
 ROWS = st.lists(st.tuples(st.sampled_from([*WRITERS, None]), st.integers(0, 20), st.booleans()), max_size=40)
 
 
-def records_of(rows: list[tuple[bytes | None, int, bool]]) -> Records:
-    """Build the records of a partition: who wrote each, when, and whether it has a header of the user's."""
+def records_of(rows: list[tuple[bytes | None, int, bool]], gap: int = 3) -> Records:
+    """Build the records of a partition: who wrote each, when, and whether it has a header of the user's.
+
+    Args:
+        gap: The distance of two offsets.
+    """
     headers: list[Headers] = [
         ((("user", b"x"),) if with_user_header else ())
         + (() if writer is None else ((WRITER_HEADER, writer),))
@@ -26,7 +37,7 @@ def records_of(rows: list[tuple[bytes | None, int, bool]]) -> Records:
     count = len(rows)
     names = [str(row).encode() for row in range(count)]
     return Records(
-        names, list(names), [time for _, time, _ in rows], [3 * row for row in range(count)], headers
+        names, list(names), [time for _, time, _ in rows], [gap * row for row in range(count)], headers
     )
 
 
@@ -107,6 +118,38 @@ def test_a_backlog_read_up_to_one_time_at_a_time_comes_out_sorted() -> None:
 
     backlog()
     visits.demand(killed=10)
+
+
+def test_a_rebuilt_task_takes_each_record_once_whatever_the_parts_in_which_it_reads_again() -> None:
+    visits = Visits()
+    builder = ms.StreamsBuilder()
+    builder.stream("in").to("out")
+    topology, partition = builder.build(), TopicPartition("in", 0)
+    micro_batches = st.lists(st.tuples(st.integers(1, 15), st.integers(0, 15), st.booleans()))
+
+    @settings(max_examples=300)
+    @given(ROWS, micro_batches, st.integers(1, 9))
+    def rebuilding(
+        rows: list[tuple[bytes | None, int, bool]], batches: list[tuple[int, int, bool]], size: int
+    ) -> None:
+        host, log, taken, position = Host(topology), records_of(rows, gap=1), list[bytes | None](), 0
+        for count, budget, is_lost in [*batches, (len(rows), len(rows), False)]:
+            end = min(position + count, len(rows))
+            cuts = [*range(position, end, size), end]
+            for records in merged_by_time([part(log, first, last) for first, last in pairwise(cuts)]):
+                position += len(records)
+                host.task.feed(partition, records, position, lane=MERGED)
+            host.task.feed(partition, Records(), end, lane=MERGED)
+            outcome = host.step(budget=budget)
+            taken += [key for _, sent in outcome.sends for key in sent.keys]
+            if is_lost:
+                host.restart(lambda snapshot: snapshot.without_committed())
+                position = outcome.committable[partition]
+                visits["read again"] += position < end and len(cuts) > 2
+        assert sorted(map(str, taken)) == sorted(map(str, log.keys))
+
+    rebuilding()
+    visits.demand(**{"read again": 20})
 
 
 def interleaved(lanes: list[list[int]], random: object) -> list[tuple[bytes | None, int, bool]]:

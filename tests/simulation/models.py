@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from millstream.drivers.kafka import delivery, produce
+from millstream.drivers.kafka import delivery, produce, transactions
 from millstream.drivers.spark import sink, source
 from millstream.drivers.spark.executor import host, statelog
 from millstream.drivers.spark.planner import planner, repartitions, source_topics
@@ -32,6 +32,7 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(delivery, "Consumer", lambda settings: Consumer(world.broker, settings))
         patch.setattr(delivery, "warm", lambda make, settings: make(dict(settings)))
         patch.setattr(delivery, "in_time", lambda call: call(delivery.STEP_S))
+        patch.setattr(transactions, "call_for_each", _call_in_order)
         patch.setattr(delivery, "monotonic", clock.monotonic)
         patch.setattr(delivery, "sleep", clock.sleep)
         patch.setattr(produce, "warm", lambda make, settings: _sender_of(world, make, settings))
@@ -53,6 +54,12 @@ def installed(world: World) -> Iterator[None]:
         patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
         patch.setattr(running_application, "ControlServer", lambda *given: None)
         yield
+
+
+def _call_in_order(call: Callable[[int], object], numbers: Iterable[int]) -> None:
+    """Call for one partition after the other: an actor of the scheduler is one thread."""
+    for number in numbers:
+        call(number)
 
 
 @contextmanager

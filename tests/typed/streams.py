@@ -41,6 +41,16 @@ by_pattern = builder.stream(re.compile("orders-.*"), key=ms.serdes.string, value
 assert_type(by_pattern, ms.KStream[str, int])
 more = orders.split().branch(lambda key, value: value > 1, then=lambda stream: stream.to("more"))
 assert_type(more.default(then=lambda stream: stream.filter(lambda key, value: bool(key))), Branches)
+assert_type(builder.stream("orders", value=ms.serdes.int64), ms.KStream[Any, int])
+assert_type(builder.stream("orders", key=ms.serdes.int64, offset_reset="latest"), ms.KStream[int, Any])
+assert_type(builder.stream("orders"), ms.KStream[Any, Any])
+assert_type(builder.table("prices", value=ms.serdes.float64, store="prices"), ms.KTable[Any, float])
+assert_type(builder.table("prices", key=ms.serdes.string), ms.KTable[str, Any])
+assert_type(builder.table("prices"), ms.KTable[Any, Any])
+assert_type(builder.global_table("towns", value=ms.serdes.string, name="towns"), ms.GlobalKTable[Any, str])
+assert_type(builder.global_table("towns", key=ms.serdes.string), ms.GlobalKTable[str, Any])
+builder.stream("orders", value=ms.serdes.int64, store="orders")  # type: ignore[call-overload]
+builder.stream("orders", value=ms.serdes.int64).map_values(str.upper)  # type: ignore[arg-type]
 orders.to("out", partitioner=lambda topic, key, value, partitions: range(partitions))
 orders.split().branch(lambda key, value: True, then=lambda stream: stream.map_values(str))  # type: ignore[arg-type]
 orders.map_values(lambda value: value.upper())  # type: ignore[attr-defined]

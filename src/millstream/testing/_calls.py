@@ -2,25 +2,34 @@
 
 Plain functions are called immediately. Coroutines run in an event loop whose clock is the driver's wall clock, which stands still until
 the test advances it. ``asyncio.sleep(10)`` in a call ends when the test has advanced the clock by ten seconds, and takes no real time.
+
+As on Spark, a function receives copies of its arguments, and the task a copy of the result. A call that ends with ``SystemExit``, or is
+cancelled, has failed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import selectors
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from importlib.util import find_spec
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Final, cast
 
-from millstream.core.asynchronous.call import Call, Settled, Start, Ticket
+from millstream.core.asynchronous.call import Call, Done, Settled, Start, Ticket
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.model.calls import Calls
 from millstream.core.model.ids import TaskId
+from millstream.drivers.async_worker.worker_messages import dumped, received
 
 _CLOSE_ENOUGH = 1e-7
 """Tolerance for accumulated floating-point times, in seconds."""
+
+_COPIES: Final = find_spec("pyspark") is not None
+"""Whether arguments and results can be copied as on Spark: cloudpickle is part of pyspark."""
 
 _At = tuple[TaskId, str]
 """A task and the name of an asynchronous operator in it."""
@@ -49,7 +58,8 @@ class ManualAsyncWorker:
 
     def offer(self, task: TaskId, calls: Iterable[Call]) -> None:
         for call in calls:
-            self._dispatchers[task, call.ticket.operator].offer(call, self.now_ms)
+            own = call._replace(args=_copy(call.args))
+            self._dispatchers[task, call.ticket.operator].offer(own, self.now_ms)
 
     def work(self) -> list[tuple[TaskId, Ticket, Settled]]:
         """Run calls as far as possible without advancing the clock; return the settled calls with their tasks."""
@@ -83,7 +93,9 @@ class ManualAsyncWorker:
     def _begin(self, operator: _At, dispatcher: Dispatcher, start: Start) -> None:
         try:
             result = start.run()
-        except (Exception, asyncio.CancelledError) as error:
+        except KeyboardInterrupt:  # of the person who runs the test
+            raise
+        except BaseException as error:
             dispatcher.end(start.number, start.raised(error), self.now_ms)
             return
         if not isawaitable(result):
@@ -92,25 +104,36 @@ class ManualAsyncWorker:
 
         def on_done(future: asyncio.Future[Any]) -> None:
             del self._running[operator, start.number]
-            error = asyncio.CancelledError() if future.cancelled() else future.exception()
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise error
-            answers = start.answers(future.result()) if error is None else start.raised(error)
+            answers = start.raised(asyncio.CancelledError()) if future.cancelled() else future.result()
             dispatcher.end(start.number, answers, self.now_ms)
             self._loop.stop()
 
-        future = self._loop.create_task(_awaited(result))
+        future = self._loop.create_task(_answers(start, result))
         self._running[operator, start.number] = future
         future.add_done_callback(on_done)
 
     def _take_settled(self) -> Iterator[tuple[TaskId, Ticket, Settled]]:
         for (task, _), dispatcher in self._dispatchers.items():
             for ticket, settled in dispatcher.take_settled():
-                yield task, ticket, settled
+                yield task, ticket, _received(ticket, settled)
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
+async def _answers(start: Start, result: Awaitable[Any]) -> list[Any]:
+    try:
+        return start.answers(await result)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return start.raised(error)
+
+
+def _copy(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", pickle.loads(dumped(args))) if _COPIES else args
+
+
+def _received(ticket: Ticket, settled: Settled) -> Settled:
+    """Return a result as a task on Spark receives it. A failure keeps its exception, whose traceback helps in a test."""
+    return received(ticket, settled) if _COPIES and isinstance(settled, Done) else settled
 
 
 class _Selector(selectors.DefaultSelector):

@@ -308,7 +308,7 @@ class DriverRunner:
         nodes = self._part(task.subtopology).nodes.values()
         sinks = [node for node in nodes if isinstance(node, Sink)]
         named = [sink for sink in sinks if sink.topic == topic]
-        dead_letters = topic in self.settings.policies.topics
+        dead_letters = topic in self.settings.policies.topics | self.plan.failure_topics
         choosing = [sink for sink in sinks if callable(sink.topic) and not dead_letters]
         for sink in [*named, *choosing]:
             return sink.key, sink.value

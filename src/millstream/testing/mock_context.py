@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import StoreError
@@ -14,7 +14,9 @@ from millstream.core.model.record import Record, RecordMetadata
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology.processor import PunctuationType, Punctuator
-from millstream.core.topology.stores import StoreSpec
+from millstream.core.topology.stores import StoreOf, StoreSpec, name_of
+
+S = TypeVar("S")
 
 
 class Forwarded(NamedTuple):
@@ -201,17 +203,22 @@ class MockProcessorContext:
         """
         self.commit_requested = True
 
-    def state_store(self, name: str) -> Any:
+    @overload
+    def state_store(self, store: str) -> Any: ...
+    @overload
+    def state_store(self, store: StoreOf[S]) -> S: ...
+    def state_store(self, store: str | StoreSpec) -> Any:
         """Return a store.
 
         Args:
-            name: Name of a store of the argument ``stores``.
+            store: Name or specification of a store of the argument ``stores``.
 
         Raises:
             StoreError: If the context has no such store.
 
         Source: ``MockProcessorContext.getStateStore``.
         """
+        name = name_of(store)
         if name not in self._stores:
             known = ", ".join(self._stores) or "none"
             raise StoreError(

@@ -17,6 +17,7 @@ from millstream.core.topology.analysis.ranges import with_ranges_of_state
 from millstream.core.topology.async_nodes import with_additional_stores
 from millstream.core.topology.evolution import (
     Remembered,
+    check_kinds,
     check_stores,
     checked_renames,
     continued,
@@ -182,11 +183,12 @@ def _under_new_names(state: TaskState, names: Mapping[str, str]) -> TaskState:
 
 
 def _check_finished(before: Remembered, plan: Plan, tasks: Mapping[TaskId, TaskState]) -> None:
-    """Reject a topology that no longer has an asynchronous operator with unfinished records."""
+    """Reject a topology that no longer has an asynchronous operator with unfinished records, or has one of another kind in its place."""
     left: Counter[str] = Counter()
     for state in tasks.values():
         left.update(state.unfinished)
-    for store in sorted(before.unfinished - plan.keepers):
+    check_kinds(before.unfinished, plan.keepers, left)
+    for store in sorted(before.unfinished.keys() - plan.keepers.keys()):
         if left[store]:
             raise IncompatibleTopologyError(
                 f"the topology no longer has the asynchronous operator that keeps its unfinished records in {store!r}, and "

@@ -67,6 +67,12 @@ def test_calls_and_acknowledgements_are_captured(context: ms.testing.MockProcess
     assert (context.issued, context.acknowledged) == ([(print, repr, (1, 2))], [metadata])
 
 
+def test_a_store_is_given_for_its_name_or_its_specification(
+    context: ms.testing.MockProcessorContext,
+) -> None:
+    assert context.state_store(Greedy.stores[0]) is context.state_store("seen")
+
+
 def test_a_store_that_was_not_given_is_reported(context: ms.testing.MockProcessorContext) -> None:
     with pytest.raises(StoreError, match=r"no store 'else' \(it has: seen\)"):
         context.state_store("else")

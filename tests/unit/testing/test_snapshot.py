@@ -190,6 +190,75 @@ class TestCalls:
                 after.pipe("in", "k", "v")
                 assert [record.value for record in after.read("out")] == ["v"]
 
+    @pytest.mark.parametrize("before", ["process_async", "calls", "acknowledges", "map_values_async"])
+    @pytest.mark.parametrize("now", ["process_async", "calls", "acknowledges", "map_values_async"])
+    def test_do_not_continue_in_an_operator_of_another_kind(self, before: str, now: str) -> None:
+        with Driver(_working(before)) as driver:
+            driver.pipe("in", "k", "v")
+            if before == now:
+                driver.edited(_working(now)).close()
+            else:
+                with pytest.raises(
+                    IncompatibleTopologyError, match=r"'work-unfinished' is .* left 1 record there"
+                ):
+                    driver.edited(_working(now))
+
+    @pytest.mark.parametrize(
+        ("before", "now"),
+        [("map_values_async", "foreach_async"), ("foreach_async", "map_values_async")],
+    )
+    def test_continue_if_only_their_results_become_used_or_unused(self, before: str, now: str) -> None:
+        with Driver(_working(before)) as driver:
+            driver.pipe("in", "k", "v")
+            with driver.edited(_working(now)) as after:
+                after.advance_wall_clock(1_000)
+                assert after.committed_offset("in") == 1
+
+    def test_may_be_of_another_kind_once_all_are_finished(self) -> None:
+        with Driver(_working("map_values_async")) as driver:
+            driver.pipe("in", "k", "v")
+            driver.advance_wall_clock(1_000)
+            driver.edited(_working("acknowledges")).close()
+
+
+class _Issuing(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None:
+        self.context.issue(_delayed, self.done, record.value)
+
+    def done(self, record: ms.Record[Any, Any], result: Any) -> None:
+        self.context.forward(record.with_value(result))
+
+
+class _Acknowledging(ms.Processor[Any, Any, Any, Any]):
+    """Is never finished."""
+
+    def process(self, record: ms.Record[Any, Any]) -> None: ...
+
+
+async def _performing(record: ms.Record[Any, Any], context: Any) -> None:
+    context.forward(record.with_value(await _delayed(record.value)))
+
+
+async def _acting(key: str, value: str) -> None:
+    await _delayed(value)
+
+
+def _working(kind: str) -> ms.Topology:
+    """Return a topology whose operator ``work`` takes a second for each record."""
+    builder = ms.StreamsBuilder()
+    stream = builder.stream("in")
+    if kind == "process_async":
+        stream.process_async(_performing, name="work")
+    elif kind == "calls":
+        stream.process(_Issuing, calls=ms.Calls(), name="work")
+    elif kind == "acknowledges":
+        stream.process(_Acknowledging, acknowledges=True, name="work")
+    elif kind == "foreach_async":
+        stream.foreach_async(_acting, name="work")
+    else:
+        stream.map_values_async(_delayed, name="work")
+    return builder.build()
+
 
 _attempts: list[str] = []
 

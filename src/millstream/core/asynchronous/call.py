@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from millstream.core.asynchronous.error_texts import class_of, traceback_of
 from millstream.core.model.answers import DeadLetter, Later, Skip, TryAgain, dead_letter, delay, retry, skip
 from millstream.core.model.calls import Calls, Retry
 from millstream.core.model.durations import millis
@@ -173,14 +174,18 @@ class Failed:
     """The call has failed and is not repeated.
 
     Attributes:
-        error: The exception; None if none was raised.
+        error: The exception; None if none was raised, or if the failure was stored.
         to_dead_letters: True if the function asked for the dead-letter topic.
+        kind: The name of the exception's class, with its module; empty if none was raised, or if an older version stored the failure.
+        trace: The traceback of the exception; empty without one.
     """
 
     attempts: int
     cause: str
     error: Exception | None = None
     to_dead_letters: bool = False
+    kind: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,6 +199,13 @@ class Returned:
 
 
 Settled: TypeAlias = Done | Waits | Failed | Skipped | Returned
+
+
+def described(settled: Settled) -> Settled:
+    """Return a failure with the class and the traceback of its exception as texts, for dead letters. Other results stay the same."""
+    if not isinstance(settled, Failed) or settled.error is None:
+        return settled
+    return replace(settled, kind=class_of(settled.error), trace=traceback_of(settled.error))
 
 
 def failed_attempt(answer: Any) -> bool:

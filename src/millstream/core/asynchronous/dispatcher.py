@@ -10,12 +10,13 @@ the same rules apply in both.
 * A call that arrives before it is due begins when it is due. Until then, it counts against the limit of its key at order ``key``, and
   against no other limit.
 * A record that has to wait returns to the task, which stores it durably. ``call_queues`` describes what happens to the records behind it.
+* A call that needs a thread begins when there is one. Its timeout begins then, too.
 * An answer that arrives after the timeout is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final
@@ -30,6 +31,7 @@ from millstream.core.asynchronous.call import (
     Start,
     Ticket,
     Waits,
+    described,
     failed_attempt,
     in_words,
     last_ms,
@@ -41,6 +43,8 @@ from millstream.core.asynchronous.limits import Endpoints, RateLimit
 from millstream.core.model.calls import Calls
 from millstream.core.model.durations import earliest, millis
 
+_HELD_UP_MS: Final = 1_000
+"""When to look again for a thread. It is looked for earlier if one has become free."""
 _LATELY: Final = 50
 """About how many recent calls the average duration covers."""
 
@@ -68,11 +72,18 @@ class Dispatcher:
         rate = calls.rate_limit
         self._rate = None if rate is None else RateLimit(rate[0], millis(rate[1]))
         self._endpoints = Endpoints(calls.circuit_breaker)
+        self._held_up = False
+        """Whether a call could begin, but there was no thread for it."""
         self._call_ms, self._ended = 0.0, 0
 
     @property
     def idle(self) -> bool:
         return not (self._running or self._run_queue or self._early or self._endpoints)
+
+    @property
+    def running(self) -> Collection[int]:
+        """The numbers of the starts that are running."""
+        return self._running.keys()
 
     def work(self, now_ms: int) -> Work:
         ages = [now_ms - start.begun_ms for start in self._running.values()] or [0]
@@ -94,8 +105,13 @@ class Dispatcher:
         elif queues.enter(call, now_ms):
             self._admit(call, now_ms)
 
-    def start(self, now_ms: int) -> list[Start]:
-        queue = self._run_queue
+    def start(self, now_ms: int, reserve: Callable[[Call], bool] = lambda call: True) -> list[Start]:
+        """Start the calls that may begin.
+
+        Args:
+            reserve: Reserves what a call needs to run, such as a thread. If it returns False, the call stays in the queue.
+        """
+        queue, self._held_up = self._run_queue, False
         self._release(now_ms)
         for waiting in self._endpoints.take_tries(now_ms):
             queue.add_first([waiting])
@@ -114,6 +130,9 @@ class Dispatcher:
                 self._endpoints.wait(queue.take())
                 continue
             if not self._batch_is_due(now_ms):
+                break
+            if not reserve(call):
+                self._held_up = True
                 break
             starts.append(self._begin(now_ms))
         return starts
@@ -169,18 +188,22 @@ class Dispatcher:
         settled, self._settled = self._settled, []
         return settled
 
-    def wake_at_ms(self, now_ms: int) -> int | None:
-        """Return when the next call begins or times out, ms since the epoch; None if that depends on an answer."""
+    def timeout_at_ms(self) -> int | None:
+        """Return when the next running call times out, ms since the epoch; None if none will."""
         while self._deadlines and self._deadlines[0][1] not in self._running:
             heappop(self._deadlines)
-        times = [self._deadlines[0][0]] if self._deadlines else []
-        times += [self._early[0][0]] if self._early else []
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def wake_at_ms(self, now_ms: int) -> int | None:
+        """Return when the next call begins or times out, ms since the epoch; None if that depends on an answer."""
+        times = [self._early[0][0]] if self._early else []
         times += self._endpoints.try_times_ms()
         if self._run_queue and len(self._running) < self._calls.max_in_flight:
             batch_is_due = self._batch_is_due(now_ms)
             due = now_ms if batch_is_due else self._run_queue.since + self._calls.batch_wait_ms
+            due = now_ms + _HELD_UP_MS if self._held_up else due
             times.append(max(due, self._next_by_rate(now_ms)))
-        return min(times, default=None)
+        return earliest(self.timeout_at_ms(), *times)
 
     # Waiting.
 
@@ -224,7 +247,7 @@ class Dispatcher:
             heappush(self._deadlines, (deadline_ms, number))
         if self._rate is not None:
             self._rate.take(now_ms)
-        self._endpoints.began(calls[0].endpoint)
+        self._endpoints.began(calls[0].endpoint, number)
         return start
 
     def _take_batch(self, now_ms: int) -> tuple[Call, ...]:
@@ -270,7 +293,9 @@ class Dispatcher:
         del self._running[start.number]
         if self._calls.circuit_breaker is not None:
             failed = all(map(failed_attempt, answers))
-            self._run_queue.add_first(self._endpoints.ended(start.calls[0].endpoint, now_ms, failed=failed))
+            endpoint = start.calls[0].endpoint
+            freed = self._endpoints.ended(endpoint, start.number, now_ms, failed=failed)
+            self._run_queue.add_first(freed)
         for call, answer in zip(start.calls, answers):
             if self._forgotten and call.ticket in self._forgotten:
                 self._forgotten.remove(call.ticket)
@@ -284,7 +309,7 @@ class Dispatcher:
             self._settle(call, settled)
 
     def _settle(self, call: Call, settled: Settled) -> None:
-        self._settled.append((call.ticket, settled))
+        self._settled.append((call.ticket, described(settled)))
         self._leave(call, settled)
 
     def _leave(self, call: Call, settled: Settled | None) -> None:

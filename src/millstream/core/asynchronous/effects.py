@@ -134,40 +134,56 @@ class CalledStore(Generic[K, V]):
         self, name: str, key: K, value: V | None, effects: list[tuple[str, str | None, tuple[Any, ...]]]
     ) -> None:
         self._name = name
-        self._known: list[tuple[K, V | None]] = [(key, value)]
+        self._key = key
+        self._value = value
         self._effects = effects
 
     def get(self, key: K) -> V | None:
-        """Return the value of the record's key, or of a key that this call has written; None if there is none.
+        """Return the value of the record's key, which this call may have written; None if there is none.
 
         Raises:
             ProcessingError: For any other key, because its value is not sent with the call.
         """
-        for known, value in reversed(self._known):
-            if known == key:
-                return value
-        raise ProcessingError(
-            f"store {self._name!r}: the call reads the key {key!r}, but only the entry of its record's key is sent with it: "
-            "change the key with select_key(...) and repartition() first, or use a processor that issues calls"
-        )
+        self._check("reads", key)
+        return self._value
 
     def put(self, key: K, value: V | None) -> None:
-        """Set the value of a key when the record retires; None deletes it."""
-        self._known.append((key, value))
+        """Set the value of the record's key when the record retires; None deletes it.
+
+        Raises:
+            ProcessingError: For any other key, because a call for a record of that key may change the same entry meanwhile.
+        """
+        self._check("writes", key)
+        self._value = value
         self._effects.append(("put", self._name, (key, value)))
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set the value of a key that has none; return the previous value, or None."""
+        """Set the value of the record's key if it has none; return the previous value, or None.
+
+        Raises:
+            ProcessingError: For any other key.
+        """
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def delete(self, key: K) -> V | None:
-        """Remove a key when the record retires; return the previous value, or None."""
+        """Remove the record's key when the record retires; return the previous value, or None.
+
+        Raises:
+            ProcessingError: For any other key.
+        """
         old = self.get(key)
         self.put(key, None)
         return old
+
+    def _check(self, accesses: str, key: K) -> None:
+        if key != self._key:
+            raise ProcessingError(
+                f"store {self._name!r}: the call {accesses} the key {key!r}, but only the entry of its record's key is sent with it: "
+                "change the key with select_key(...) and repartition() first, or use a processor that issues calls"
+            )
 
 
 class Performing:
@@ -187,13 +203,31 @@ class Performing:
 
 
 class Acting:
-    """Calls the function of ``foreach_async`` for a batch; expands a result of None to one None per record.
+    """Calls the function of ``foreach_async``. Drops a result that is no answer, because nobody reads it and it may not be picklable.
 
     Args:
-        function: A plain or coroutine function ``(keys, values) -> None``; it may also return a list of answers.
+        function: A plain or coroutine function ``(key, value) -> anything``.
 
     Example:
-        >>> Acting(lambda keys, values: None)(["a", "b"], [1, 2])
+        >>> print(Acting(lambda key, value: value)("a", 1))
+        None
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = self.__wrapped__ = function
+
+    def __call__(self, key: Any, value: Any) -> Any:
+        return _finished(self._function(key, value), _answer_only)
+
+
+class ActingOnBatch:
+    """Calls the function of ``foreach_async`` for a batch. Expands a result of None to one None per record, and drops other results.
+
+    Args:
+        function: A plain or coroutine function ``(keys, values) -> None``; it may also return a list of answers and exceptions.
+
+    Example:
+        >>> ActingOnBatch(lambda keys, values: None)(["a", "b"], [1, 2])
         [None, None]
     """
 
@@ -219,13 +253,25 @@ def _finished(result: Any, finish: Callable[[Any], Any]) -> Any:
 
 
 def _each(result: Any, count: int) -> Any:
-    return [None] * count if result is None else result
+    if result is None:
+        return [None] * count
+    if not isinstance(result, (list, tuple)):  # refused where the answers are matched with the records
+        return result
+    return [each if isinstance(each, Exception) else _answer_only(each) for each in result]
+
+
+def _answer_only(result: Any) -> Any:
+    return result if _is_answer(result) else None
+
+
+def _is_answer(result: Any) -> bool:
+    return isinstance(result, Answer) or lacks_parentheses(result)
 
 
 def _answer(result: Any, context: CallContext) -> Any:
     if result is None:
         return context.effects
-    if isinstance(result, Answer) or lacks_parentheses(result):
+    if _is_answer(result):
         return result
     raise ProcessingError(
         f"the function of process_async returned {result!r}. The result would be lost: forward records with context.forward(...), and "

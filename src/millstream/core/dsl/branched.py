@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from millstream.core.dsl.handle import StreamHandle
+from millstream.core.dsl.handle import StreamHandle, WithPythonNames
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.topology import nodes
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 @checked_methods
-class BranchedKStream(Generic[K, V]):
+class BranchedKStream(WithPythonNames, Generic[K, V]):
     """A stream that is being split. Returned by ``KStream.split``.
 
     :meth:`branch` adds each branch immediately. :meth:`default` and :meth:`no_default` return the branches. A split that ends with neither

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.graph import Graph, Handles
+from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.dsl.kstream import KStream
 from millstream.core.dsl.ktable import KTable
 from millstream.core.dsl.naming import Naming, check_explicit_names
+from millstream.core.dsl.operators.read_options import GlobalTableReading, StreamReading, TableReading, Topics
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
@@ -31,7 +32,7 @@ V = TypeVar("V")
 
 
 @checked_methods
-class StreamsBuilder:
+class StreamsBuilder(WithPythonNames):
     """Builds a topology from streams and tables.
 
     Args:
@@ -82,33 +83,28 @@ class StreamsBuilder:
 
     @overload
     def stream(
-        self,
-        topic: str | Sequence[str] | re.Pattern[str],
-        *,
-        key: Serde[K],
-        value: Serde[V],
-        timestamp: TimestampExtractor | None = ...,
-        offset_reset: OffsetReset | None = ...,
-        fan_out: bool = ...,
-        name: str | None = ...,
+        self, topic: Topics, *, key: Serde[K], value: Serde[V], **options: Unpack[StreamReading]
     ) -> KStream[K, V]: ...
-
+    @overload
+    def stream(
+        self, topic: Topics, *, key: Serde[K], value: None = ..., **options: Unpack[StreamReading]
+    ) -> KStream[K, Any]: ...
+    @overload
+    def stream(
+        self, topic: Topics, *, key: None = ..., value: Serde[V], **options: Unpack[StreamReading]
+    ) -> KStream[Any, V]: ...
     @overload
     def stream(
         self,
-        topic: str | Sequence[str] | re.Pattern[str],
+        topic: Topics,
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        timestamp: TimestampExtractor | None = ...,
-        offset_reset: OffsetReset | None = ...,
-        fan_out: bool = ...,
-        name: str | None = ...,
+        **options: Unpack[StreamReading],
     ) -> KStream[Any, Any]: ...
-
     def stream(
         self,
-        topic: str | Sequence[str] | re.Pattern[str],
+        topic: Topics,
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
@@ -157,18 +153,16 @@ class StreamsBuilder:
 
     @overload
     def table(
-        self,
-        topic: str,
-        *,
-        key: Serde[K],
-        value: Serde[V],
-        store: StoreLike | None = ...,
-        timestamp: TimestampExtractor | None = ...,
-        offset_reset: OffsetReset | None = ...,
-        fan_out: bool = ...,
-        name: str | None = ...,
+        self, topic: str, *, key: Serde[K], value: Serde[V], **options: Unpack[TableReading]
     ) -> KTable[K, V]: ...
-
+    @overload
+    def table(
+        self, topic: str, *, key: Serde[K], value: None = ..., **options: Unpack[TableReading]
+    ) -> KTable[K, Any]: ...
+    @overload
+    def table(
+        self, topic: str, *, key: None = ..., value: Serde[V], **options: Unpack[TableReading]
+    ) -> KTable[Any, V]: ...
     @overload
     def table(
         self,
@@ -176,13 +170,8 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        store: StoreLike | None = ...,
-        timestamp: TimestampExtractor | None = ...,
-        offset_reset: OffsetReset | None = ...,
-        fan_out: bool = ...,
-        name: str | None = ...,
+        **options: Unpack[TableReading],
     ) -> KTable[Any, Any]: ...
-
     def table(
         self,
         topic: str,
@@ -243,16 +232,16 @@ class StreamsBuilder:
 
     @overload
     def global_table(
-        self,
-        topic: str,
-        *,
-        key: Serde[K],
-        value: Serde[V],
-        store: StoreLike | None = ...,
-        timestamp: TimestampExtractor | None = ...,
-        name: str | None = ...,
+        self, topic: str, *, key: Serde[K], value: Serde[V], **options: Unpack[GlobalTableReading]
     ) -> GlobalKTable[K, V]: ...
-
+    @overload
+    def global_table(
+        self, topic: str, *, key: Serde[K], value: None = ..., **options: Unpack[GlobalTableReading]
+    ) -> GlobalKTable[K, Any]: ...
+    @overload
+    def global_table(
+        self, topic: str, *, key: None = ..., value: Serde[V], **options: Unpack[GlobalTableReading]
+    ) -> GlobalKTable[Any, V]: ...
     @overload
     def global_table(
         self,
@@ -260,11 +249,8 @@ class StreamsBuilder:
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
-        store: StoreLike | None = ...,
-        timestamp: TimestampExtractor | None = ...,
-        name: str | None = ...,
+        **options: Unpack[GlobalTableReading],
     ) -> GlobalKTable[Any, Any]: ...
-
     def global_table(
         self,
         topic: str,

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.dsl.operators.aggregation import MEAN, GroupedAggregation, Grouping, folding, reducing
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
@@ -20,7 +21,7 @@ V = TypeVar("V")
 
 
 @checked_methods
-class Folding(ABC, Generic[R, V]):
+class Folding(WithPythonNames, ABC, Generic[R, V]):
     """The aggregations of a grouped stream that are the same with and without windows.
 
     Results are by key, or by key and window or session. Built-in aggregations drop and count records without a value, and the engine can

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from millstream.core.dsl.graph import LateConsumer
+from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.dsl.operators.aggregation import Grouping
 from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
@@ -55,7 +56,7 @@ MakeNode = Callable[[str, tuple[str, ...], Callable[[Any, Any, Any], Any], int],
 _KIND: Final = "COGROUPKSTREAM-AGGREGATE"
 
 
-class _Cogroup(Generic[K, A]):
+class _Cogroup(WithPythonNames, Generic[K, A]):
     """Grouped streams that share an aggregation. The first stream determines the path and the serde of the keys."""
 
     def __init__(self, inputs: tuple[CogroupedInput, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Generic, TypeVar
 
 from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.model.arguments import checked_methods
 from millstream.core.topology.stores import StoreSpec
 
@@ -13,7 +14,7 @@ V = TypeVar("V")
 
 
 @checked_methods
-class GlobalKTable(Generic[K, V]):
+class GlobalKTable(WithPythonNames, Generic[K, V]):
     """The newest value per key of all partitions of a topic, available to every task. Returned by ``StreamsBuilder.global_table``.
 
     A stream can be joined with it by any key, without a repartition. Processors read it as the store :attr:`store_name`.

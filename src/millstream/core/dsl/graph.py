@@ -85,6 +85,10 @@ class Graph:
         """Return the table of a node's output."""
         return self._handles.table(self, node, key, value)
 
+    def streams_have(self, method: str) -> bool:
+        """Return whether streams have a method."""
+        return hasattr(self._handles.stream, method)
+
     def pass_late(
         self, node: str, serdes: tuple[Serde[Any], Serde[Any]], consumer: LateConsumer | None
     ) -> None:

@@ -5,7 +5,8 @@ The public handles derive from these bases. A handle knows the graph, but not th
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from millstream.core.dsl.graph import Graph
 from millstream.core.model.serdes import Serde
@@ -14,7 +15,27 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Handle(Generic[K, V]):
+class WithPythonNames:
+    """An object of the DSL: the error for a method of Kafka Streams that it does not have names the method to use."""
+
+    if not TYPE_CHECKING:  # for type checkers, unknown methods stay errors
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # A copy that is being made has no attributes yet, so nothing that a private name asks for may be looked up.
+            advice = "" if name.startswith("_") else self._advice(name, _python_name(name))
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{advice}", name=name, obj=self
+            )
+
+    def _advice(self, name: str, python_name: str) -> str:
+        return f"; use {python_name}" if name != python_name and hasattr(type(self), python_name) else ""
+
+
+def _python_name(name: str) -> str:
+    return re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Handle(WithPythonNames, Generic[K, V]):
     """The output of a node.
 
     Args:
@@ -64,3 +85,9 @@ class TableHandle(Handle[K, V]):
     advice_if_refused: ClassVar[str] = (
         "; to_stream() turns a table into a stream, and a stream is joined with a table by join() and left_join()"
     )
+
+    def _advice(self, name: str, python_name: str) -> str:
+        own = super()._advice(name, python_name)
+        if own or not self._graph.streams_have(python_name):
+            return own
+        return f"; use to_stream().{python_name}(...)"

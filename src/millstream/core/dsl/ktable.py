@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.dsl.joinable_table import JoinableTable
 from millstream.core.dsl.operators.aggregation import (
     MEAN,
@@ -259,12 +260,11 @@ class KTable(JoinableTable[K, V]):
         return KTable(graph, name, self._key, value)
 
     def _copy(self, node: str, value: Serde[Any] | None, options: StoreOptions) -> str:
-        graph = self._graph
-        return graph.add_copy(node, options, self._key or graph.default_key, value or graph.default_value)
+        return self._graph.add_copy(node, options, self._serdes()[0], value or self._graph.default_value)
 
 
 @checked_methods
-class KGroupedTable(Generic[K, V]):
+class KGroupedTable(WithPythonNames, Generic[K, V]):
     """Rows of a table, grouped by a new key. Returned by ``KTable.group_by``.
 
     When a row changes, its old value is subtracted from its old group and its new value is added to its new group. If the groups differ,

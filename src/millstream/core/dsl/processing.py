@@ -322,7 +322,8 @@ class ProcessableStream(StreamHandle[K, V]):
 
         Args:
             function: ``(record, context) -> None``, as in :meth:`map_values_async`; see :class:`millstream.CallContext`.
-            stores: Names of the key-value stores that it uses. It reads the entry of its record's key.
+            stores: Names of the key-value stores that it uses. It reads and writes the entry of its record's key only, and no operator
+                may use these stores that receives records from elsewhere.
             store: As in :meth:`map_values_async`.
             name: Name of the node.
             options: Options of the calls; see :class:`millstream.Calls`.

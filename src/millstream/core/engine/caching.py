@@ -26,13 +26,13 @@ Source: KIP-63; Kafka Streams' ``NamedCache`` and ``CachingKeyValueStore``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.core.engine.runtime import Piece, Runtime
-from millstream.core.model.record import Headers
+from millstream.core.model.record import Headers, Times
 from millstream.core.model.windowed import Windowed
 from millstream.core.topology.analysis.threads_and_caches import cached_tables, heights_of
 from millstream.core.topology.nodes import Node
@@ -72,6 +72,7 @@ class Caches:
         self._runtime = runtime
         self._order = _Order()
         self._peak = 0
+        self._deferred: dict[Callable[[Times], None], Times] = {}
         self._of = {
             node.name: Cache(node.store, self._order, runtime, most_bytes // len(cached), self._note_size)
             for node in cached
@@ -84,7 +85,29 @@ class Caches:
     def of(self, node: Node) -> Cache | None:
         return self._of.get(node.name)
 
+    @property
+    def nodes(self) -> Collection[str]:
+        """The names of the nodes that have a cache."""
+        return self._of.keys()
+
+    def deferred(self, clock: Callable[[Times], None]) -> Callable[[Times], None]:
+        """Return the clock of a node downstream of a cache. It advances after a flush, because the rows that wait came before."""
+
+        def defer(times: Times) -> None:
+            earlier = self._deferred.get(clock, times)
+            self._deferred[clock] = Times(*map(max, earlier, times))
+
+        return defer
+
     def flush(self) -> None:
+        self._forward()
+        while self._deferred:
+            deferred, self._deferred = self._deferred, {}
+            for clock, times in deferred.items():
+                clock(times)
+            self._forward()
+
+    def _forward(self) -> None:
         if any(cache.waits for cache in self._of.values()):
             self._note_size()
             for level in self._levels:

@@ -139,7 +139,8 @@ class Compiled:
     def keep_time(self, node: n.Node, clock: Callable[[Times], None]) -> None:
         """In the task of a key range, let the time of the whole partition advance the stream time of a node."""
         if self._sub.ranges > 1:
-            self.clocks[node.name] = clock
+            waits = any(node.name in self._downstream_of(name) - {name} for name in self.caches.nodes)
+            self.clocks[node.name] = self.caches.deferred(clock) if waits else clock
 
     def keep_stream_time(self, node: n.Node, clock: Callable[[int], None]) -> None:
         """As :meth:`keep_time`, for a node that processes only records with a key, or only those with a key and a value."""

@@ -20,6 +20,7 @@ from millstream.core.topology.processor import (
     Punctuator,
     ValueTransformer,
 )
+from millstream.core.topology.stores import StoreSpec, name_of
 
 StreamCall = Callable[[Any, Any, int, Headers], None]
 
@@ -154,7 +155,8 @@ class NodeContext:
             "add this argument"
         )
 
-    def state_store(self, name: str) -> Any:
+    def state_store(self, store: str | StoreSpec) -> Any:
+        name = name_of(store)
         if name not in self._stores:
             if name in self._runtime.global_stores:
                 return self._runtime.global_stores[name]
@@ -163,10 +165,10 @@ class NodeContext:
                 f"processor {self._node!r} is not connected to a store {name!r} (connected: {known}); name it in "
                 f"process(..., stores=[{name!r}]), add_processor(..., stores=[{name!r}]) or connect(...)"
             )
-        store = self._runtime.stores[name]
+        opened = self._runtime.stores[name]
         if name in self.only_read:
-            return read_only(store)
-        return store if self.local is None else self.local(name, store)
+            return read_only(opened)
+        return opened if self.local is None else self.local(name, opened)
 
     def init(self) -> None:
         """Call the processor's ``init``. Schedules that it creates are numbered.

@@ -41,6 +41,8 @@ _ADVICE: Final[Mapping[Stage, str]] = {
     "process": "Correct the function",
     "produce": "Set serdes that fit the records on the sink",
 }
+_MAX_TEXT: Final = 10_000
+"""Limit of an exception's text and of its traceback in the headers of a dead letter, in bytes. Each is written twice."""
 _LIBRARIES: Final = (str(Path(traceback.__file__).parent), str(Path(__file__).parents[2]), "<frozen ")
 """Prefixes of the files of the standard library and of this package."""
 
@@ -59,6 +61,7 @@ class Failure(NamedTuple):
     Attributes:
         target: The topic to which a sink was sending; None at other stages.
         side: The part of the record that did not fit the serde of a sink; None for other failures.
+        advice: What to correct, if it is not what the stage usually fails for.
     """
 
     stage: Stage
@@ -67,6 +70,7 @@ class Failure(NamedTuple):
     record: RawRecord
     target: str | None = None
     side: Literal["key", "value"] | None = None
+    advice: str | None = None
 
     def message(self, task: TaskId, outcome: str = "") -> str:
         """Return the error text.
@@ -75,9 +79,8 @@ class Failure(NamedTuple):
             outcome: The outcome of the error handler, or what happened to the record, as a sentence; empty if the application stops
                 without an error handler.
         """
-        correct = "Reduce its size" if isinstance(self.error, ProductionError) else _ADVICE[self.stage]
         advice = outcome or (
-            f"{correct}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
+            f"{self._correction()}, or set on_{self.stage}_error='skip' to drop such records, or 'dead_letter' to send them "
             "to a separate topic"
         )
         return (
@@ -99,6 +102,16 @@ class Failure(NamedTuple):
         return ErrorContext(
             self.stage, self.node, str(task), *origin, record, attempt, self.target, self.side
         )
+
+    def _correction(self) -> str:
+        if isinstance(self.error, ProductionError):
+            return "Reduce its size"
+        if (
+            self.stage == "produce" and self.side is None
+        ):  # the serdes of the sink are not yet, or no longer, called
+            part = "function that chooses the topic" if self.target is None else "partitioner"
+            return f"Correct the {part}"
+        return self.advice or _ADVICE[self.stage]
 
     def _target_clause(self) -> str:
         if self.target is None:
@@ -172,21 +185,22 @@ class Letter(NamedTuple):
 
     Attributes:
         facts: Further facts for the headers; ``error`` is the cause.
-        error: The exception; None if none was raised.
+        kind: The class of the exception, with its module; empty if none was raised.
+        trace: The traceback of the exception.
     """
 
     stage: str
     node: str
     record: RawRecord
     facts: Mapping[str, object]
-    error: Exception | None
+    kind: str
+    trace: str
 
     def row(self) -> tuple[bytes | None, bytes | None, int, Headers]:
         """Return key, value, timestamp and headers. Headers of Millstream and of Kafka Streams (KIP-1034) follow the record's own."""
         partition, offset, key, value, timestamp, headers = self.record
         topic, number = ("", -1) if partition is None else partition
-        error, facts = self.error, self.facts
-        trace = "".join(traceback.format_exception(error)) if error and error.__traceback__ else ""
+        error, trace = _cut(str(self.facts["error"])), _cut(self.trace, end=True)
         ours = {
             "stage": self.stage,
             "node": self.node,
@@ -194,13 +208,13 @@ class Letter(NamedTuple):
             "partition": number,
             "offset": offset,
             "record": "operator" if self.stage == "call" else "read",
-            **facts,
+            **self.facts,
+            "error": error,
             "traceback": trace,
         }
-        kind = "" if error is None else f"{type(error).__module__}.{type(error).__qualname__}"
         streams_facts = {
-            "exception": kind,
-            "message": str(facts["error"]).removeprefix(f"{type(error).__name__}: "),
+            "exception": self.kind,
+            "message": error.removeprefix(f"{self.kind.rpartition('.')[2]}: "),
             "stacktrace": trace,
             "topic": topic,
             "partition": number,
@@ -220,6 +234,15 @@ class Letter(NamedTuple):
             "it: set one for the operator with on_failure=ms.dead_letter('topic'), or for the application with the setting "
             "dead_letter_topic"
         )
+
+
+def _cut(text: str, *, end: bool = False) -> str:
+    """Return the beginning, or the end, of a text that is too long for a header.
+
+    An exception may quote its whole record, and a dead letter that is much larger than the record may be too large for the topic.
+    """
+    data = text.encode(errors="replace")
+    return (data[-_MAX_TEXT:] if end else data[:_MAX_TEXT]).decode(errors="ignore")
 
 
 def where(record: RawRecord) -> str:

@@ -288,6 +288,7 @@ class Reading:
         key, value, timestamp = records.keys[row], records.values[row], records.timestamps[row]
         headers = records.headers[row] if records.headers is not None else ()
         raw = (partition, records.offsets[row], key, value, timestamp, headers)
+        advice: str | None = None
         try:
             record = ConsumerRecord(
                 *partition,
@@ -297,29 +298,37 @@ class Reading:
                 read(source.value, value, partition.topic, "value", headers),
                 headers,
             )
-            if source.timestamp is None:
-                if timestamp < 0:
-                    raise DeserializationError(
-                        "the record has no timestamp; set timestamp=... of the source to extract one"
-                    )
-                return record
-            by_clock = source.timestamp is wall_clock
-            extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
-            if not isinstance(extracted, int) or extracted > FOREVER:
-                raise DeserializationError(
-                    f"the timestamp extractor returned {extracted!r} instead of an int of ms below 2**63"
-                )
-            record = record._replace(timestamp=extracted)
+            advice = _timestamp_advice(source)
+            record = self._with_timestamp(source, record, partition_time)
         except Exception as error:
             cause = MillstreamError(error.message) if isinstance(error, DeserializationError) else error
             again = Attempt(self._deserialized_one, (source, partition, records, row, partition_time))
-            failure = Failure("deserialize", source.name, cause, raw)
+            failure = Failure("deserialize", source.name, cause, raw, advice=advice)
             retried: ConsumerRecord | None = self._runtime.handle_failure(failure, again)
             return retried
         if record.timestamp < 0:
             self._runtime.drop("negative timestamp")
             return None
         return record
+
+    def _with_timestamp(self, source: Source, record: ConsumerRecord, partition_time: int) -> ConsumerRecord:
+        if source.timestamp is None:
+            if record.timestamp < 0:
+                raise DeserializationError("the record has no timestamp")
+            return record
+        by_clock = source.timestamp is wall_clock
+        extracted = self._runtime.now_ms if by_clock else source.timestamp(record, partition_time)
+        if not isinstance(extracted, int) or extracted > FOREVER:
+            raise DeserializationError(
+                f"the timestamp extractor returned {extracted!r} instead of an int of ms below 2**63"
+            )
+        return record._replace(timestamp=extracted)
+
+
+def _timestamp_advice(source: Source) -> str:
+    if source.timestamp is None:
+        return "Set timestamp=... on the source to extract one"
+    return "Correct or replace the timestamp extractor"
 
 
 def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from millstream.core.asynchronous.committable_offset import UnfinishedOffsets
+from millstream.core.asynchronous.error_texts import class_of, traceback_of
 from millstream.core.engine.failures import (
     ERRORS,
     Attempt,
@@ -297,7 +298,7 @@ class Runtime:
         facts = {"error": f"{type(error).__name__}: {error}"}
         if self.override is not None:
             facts["record"] = "operator"
-        letter = Letter(stage, node, record, facts, error)
+        letter = Letter(stage, node, record, facts, class_of(error), traceback_of(error))
         if fate == "fail":
             stops = ERRORS[stage](message)
             self.stopped_by = self.with_letter(stops, letter)

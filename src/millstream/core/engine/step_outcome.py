@@ -122,17 +122,21 @@ class Snapshot:
     progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
     taken: Mapping[QueueId, int] = field(default_factory=dict)
 
-    def without_committed(self) -> Snapshot:
-        """Return the snapshot without the buffered records that are read again from the committed offsets.
+    def without_read_again(self) -> Snapshot:
+        """Return the snapshot without the buffered records that a rebuilt task reads again from the committed offsets.
 
-        Records from Spark's shuffle are kept, because their offsets were committed when they were shuffled.
+        Records from Spark's shuffle are kept, because their offsets were committed when they were shuffled. So are those of merged lanes,
+        whose offsets are not in order.
         """
         return replace(
             self,
             buffered={queue: records for queue, records in self.buffered.items() if queue.lane},
             positions={queue: position for queue, position in self.positions.items() if queue.lane},
-            taken={**self.taken, **self._taken_offsets()},
         )
+
+    def without_committed(self) -> Snapshot:
+        """Return the snapshot from which a rebuilt task continues: it reads again from the committed offsets, and skips what it knows."""
+        return replace(self.without_read_again(), taken={**self.taken, **self._taken_offsets()})
 
     def _taken_offsets(self) -> dict[QueueId, int]:
         """Return, per queue, the offset before which the task has taken all records; a merged lane includes its buffered records."""

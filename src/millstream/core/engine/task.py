@@ -120,6 +120,9 @@ class Task:
         self._readiness = Readiness(max_task_idle_ms, snapshot.deadlines, snapshot.waiting)
         self._restored = snapshot
         self._taken = dict(snapshot.taken)
+        self._read_again: set[QueueId] = set()
+        """The queues that have been read again up to where all records are new. A part that is fed later in the same step may contain
+        earlier offsets, because the parts of a merged lane are in the order of time."""
         self._keeps_progress = bool(self._async_operators) or (sub.ranges > 1 and bool(sub.changelogs))
         self._progress = TaskProgress(self._group, snapshot.progress, self._runtime.unfinished_offsets)
         self._enforced = 0
@@ -157,7 +160,8 @@ class Task:
         Args:
             partition: The partition of the records. Its topic belongs to a source of the sub-topology.
             records: The records that follow those fed before, in offset order or, in a merged lane, in processing order.
-            position: The offset up to which the partition has been read, which may be beyond the last record.
+            position: The offset up to which the partition has been read, which may be beyond the last record. In a merged lane, it counts
+                the records, and is an offset only once everything that the step processes has been fed.
             lane: The lane of shuffled or merged records. Each lane has a separate queue.
 
         Raises:
@@ -167,9 +171,14 @@ class Task:
         if (taken := self._taken.get(queue.id)) is not None:
             records = records.beyond(taken)
             if position >= taken:
-                del self._taken[queue.id]
+                self._read_again.add(queue.id)
             position = max(position, taken)
         self._append(queue, records, position)
+
+    def _forget_taken(self) -> None:
+        """Skip no more records in the queues whose records have all been read again."""
+        self._taken = {queue: taken for queue, taken in self._taken.items() if queue not in self._read_again}
+        self._read_again.clear()
 
     def _append(self, queue: RecordQueue, records: Records, position: int) -> None:
         source = self._processing.source(queue.partition)
@@ -194,6 +203,7 @@ class Task:
         """
         runtime, processing = self._runtime, self._processing
         self._note_unfinished()
+        self._forget_taken()
         runtime.now_ms = now_ms
         runtime.active, runtime.stopped_by = True, None
         try:

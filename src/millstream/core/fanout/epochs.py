@@ -134,7 +134,26 @@ class History:
         base = closed.position_after
         logs = enumerate(self.logs(ranges))
         opened = tuple(Stretch(log, KeyRange(n, ranges), ends[log], None, base) for n, log in logs)
-        return History(self.primary, (*self.epochs[:-1], closed, Epoch(now.number + 1, base, opened)))
+        earlier = self.without_deleted(ends).epochs[:-1]
+        return History(self.primary, (*earlier, closed, Epoch(now.number + 1, base, opened)))
+
+    def without_deleted(self, ends: Mapping[TopicPartition, int]) -> History:
+        """Return the history without the records of logs that were deleted with their topic, if it was created again.
+
+        Such a log ends before the end of a closed stretch. Its closed stretches become empty, so that they count as read.
+        """
+        closed = [stretch for epoch in self.epochs[:-1] for stretch in epoch.stretches]
+        recreated = {s.log for s in closed if s.end is not None and ends.get(s.log, s.end) < s.end}
+
+        def emptied(stretch: Stretch) -> Stretch:
+            end = ends[stretch.log]
+            return replace(stretch, start=end, end=end)
+
+        earlier = (
+            replace(e, stretches=tuple(emptied(s) if s.log in recreated else s for s in e.stretches))
+            for e in self.epochs[:-1]
+        )
+        return History(self.primary, (*earlier, self.current))
 
     def to_json(self) -> list[Any]:
         return [

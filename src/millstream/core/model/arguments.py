@@ -247,8 +247,10 @@ def _members(annotation: object, names: Mapping[str, Any]) -> Iterator[object]:
         takes, result = get_args(annotation)
         names_of_types = None if takes is ... else [getattr(each, "__name__", str(each)) for each in takes]
         yield _function(names_of_types, str(result))
+    elif get_origin(annotation) in (Iterable, Sequence):
+        yield _Names if get_args(annotation) == (str,) else _Unknown()
     else:
-        yield annotation
+        yield get_origin(annotation) or annotation
 
 
 def _annotation_members(tree: ast.expr, names: Mapping[str, Any]) -> Iterator[object]:

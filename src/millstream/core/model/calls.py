@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 from millstream.core.model.answers import DeadLetter, Later, Skip, TryAgain
 from millstream.core.model.durations import Duration, millis, not_negative
 from millstream.core.model.errors import TopologyError
+from millstream.core.model.topics import checked_name
 
 CallOrder = Literal["key", "partition", "completion"]
 """Order in which the effects of records are applied: input order per key, input order per partition, or as calls complete."""
@@ -34,8 +35,10 @@ class Retry:
         cap: The longest wait; ``timedelta`` or ms.
         jitter: Random part of a wait, 0 to 1: with 0.2, the wait is between 80 % and 120 % of its length.
         max_attempts: Maximum total number of attempts; None means no limit.
-        max_elapsed: Maximum time from the start of the first attempt to the start of another; None means no limit.
-        on: Tuple of the exception classes that are retried; other exceptions are final. :func:`retry` always causes a retry.
+        max_elapsed: Maximum time from the start of the first attempt to the start of another; :func:`delay` restarts this time. None means
+            no limit.
+        on: Tuple of the exception classes that are retried; other exceptions are final. :func:`retry` always causes a retry. A call that
+            ends with ``SystemExit`` or is cancelled counts as one with a ``ProcessingError``.
 
     Raises:
         TopologyError: If a value is out of range.
@@ -55,7 +58,7 @@ class Retry:
     jitter: float = 0.2
     max_attempts: int | None = None
     max_elapsed: Duration | None = None
-    on: tuple[type[BaseException], ...] = (Exception,)
+    on: tuple[type[Exception], ...] = (Exception,)
 
     def __post_init__(self) -> None:
         not_negative("Retry(initial=...)", self.initial)
@@ -82,6 +85,12 @@ class Retry:
             raise TopologyError(
                 f"Retry(on={self.on!r}): it must be a tuple of exception classes, such as (ConnectionError, TimeoutError)"
             )
+        for each in on:
+            if not issubclass(each, Exception):
+                raise TopologyError(
+                    f"Retry(on={self.on!r}): {each.__name__} is no subclass of Exception. A call that ends with it counts as one with a "
+                    "ms.errors.ProcessingError, which can be retried"
+                )
 
     def wait_ms(self, attempt: int, seed: str) -> int:
         """Return the wait after a failed attempt. For an example, see :class:`Retry`.
@@ -182,7 +191,8 @@ class Calls:
         on_failure: ``fail`` stops the application, ``skip`` drops the record, ``ms.dead_letter(topic)`` sends it to a topic.
         batch: ``(max_records, max_wait)``: the function takes a list of up to ``max_records`` records and returns a list of equally
             many results. An incomplete batch is called once its first record has waited for ``max_wait``.
-        rate_limit: ``(calls, per)``: at most ``calls`` calls start within any period of length ``per``.
+        rate_limit: ``(calls, per)``: at most ``calls`` calls start within any period of length ``per``. Each async worker counts for itself
+            and from its start, so after a restart, or when a task moves to another host, up to ``calls`` calls start at once.
         circuit_breaker: When calls to a failing endpoint are suspended.
         endpoint: ``(key, value) -> endpoint`` for the circuit breaker; None means one endpoint for the operator.
 
@@ -236,6 +246,8 @@ class Calls:
             raise TopologyError(
                 f"on_failure must be 'fail', 'skip' or ms.dead_letter('topic'), not {self.on_failure!r}"
             )
+        if isinstance(self.on_failure, DeadLetter):
+            checked_name(self.on_failure.text, "topic")
         self._check_pairs()
         self._check_endpoint()
 

@@ -10,7 +10,7 @@ There are two representations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
@@ -37,6 +37,7 @@ class Record(Generic[K, V]):
 
     Raises:
         ValueError: If the timestamp is negative (Kafka Streams: StreamsException).
+        TypeError: If the timestamp is not an int, or the headers are not such pairs.
 
     Source: ``org.apache.kafka.streams.processor.api.Record``.
 
@@ -53,12 +54,14 @@ class Record(Generic[K, V]):
     headers: Headers
 
     def __init__(self, key: K, value: V, timestamp: int, headers: Headers = ()) -> None:
+        if not isinstance(timestamp, int):
+            raise TypeError(f"the timestamp of a record must be an int of ms, not {timestamp!r}")
         if timestamp < 0:
             raise ValueError(f"the timestamp of a record must not be negative: {timestamp}")
         _set_key(self, key)
         _set_value(self, value)
         _set_timestamp(self, timestamp)
-        _set_headers(self, tuple(headers))
+        _set_headers(self, () if headers == () else checked_headers(headers))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a record is immutable; use with_{name}(...) to get a changed copy")
@@ -132,6 +135,18 @@ class Record(Generic[K, V]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Record, self._astuple())
+
+
+def checked_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
+    """Return headers as a tuple; raise TypeError if they are not pairs that a topic can contain."""
+    pairs = headers if type(headers) is tuple else tuple(headers)
+    for pair in pairs:
+        fits = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        if not fits or not (pair[1] is None or isinstance(pair[1], bytes)):
+            raise TypeError(
+                f"the headers of a record must be pairs of a name and bytes or None, such as (('trace', b'1'),), not {headers!r}"
+            )
+    return pairs
 
 
 # The setters of the slots bypass __setattr__ and take a third of the time of object.__setattr__.

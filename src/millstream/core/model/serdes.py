@@ -17,7 +17,8 @@ from millstream.core.model import serde_formats as _formats
 from millstream.core.model.arguments import checked, checked_constructor
 from millstream.core.model.calendars import Windows
 from millstream.core.model.durations import Duration, not_negative
-from millstream.core.model.record import Headers
+from millstream.core.model.errors import SerdeError
+from millstream.core.model.record import Headers, checked_headers
 from millstream.core.model.windowed import Windowed
 
 T = TypeVar("T")
@@ -76,6 +77,22 @@ class Serde(Generic[T]):
         return f"serdes.{self.name}"
 
 
+@dataclass(frozen=True)
+class _Bytes:
+    """A user's function that serialises: refuses what a topic or a store cannot contain, where the function is known."""
+
+    serde: str
+    function: Callable[..., Any]
+
+    def __call__(self, data: Any, *context: SerdeContext) -> Any:
+        done = self.function(data, *context)
+        if done is None or isinstance(done, builtins.bytes):
+            return done
+        raise SerdeError(
+            f"serialize of the serde {self.serde!r} returned {type(done).__name__}, not bytes; correct the function"
+        )
+
+
 @checked
 def of(
     serialize: Callable[[T], builtins.bytes],
@@ -101,7 +118,7 @@ def of(
         >>> upper.serialize("a")
         b'A'
     """
-    return Serde(name, serialize, deserialize, immutable, accepts, parse=parse)
+    return Serde(name, _Bytes(name, serialize), deserialize, immutable, accepts, parse=parse)
 
 
 @dataclass(frozen=True)
@@ -143,8 +160,9 @@ def in_context(
         >>> serialize_for_topic(versioned, "a", "out", "value", ())
         (b'a', (('schema', b'1'),))
     """
-    contextual = serialize, deserialize
-    return Serde(name, _Alone(serialize), _Alone(deserialize), contextual=contextual, parse=parse)
+    write = _Bytes(name, serialize)
+    contextual = write, deserialize
+    return Serde(name, _Alone(write), _Alone(deserialize), contextual=contextual, parse=parse)
 
 
 def serialize_for_topic(
@@ -157,7 +175,7 @@ def serialize_for_topic(
         return serde.serialize(data), headers
     context = SerdeContext(topic, side, list(headers))
     done: builtins.bytes | None = serde.contextual[0](data, context)
-    return done, tuple(context.headers)
+    return done, checked_headers(context.headers)
 
 
 def read(serde: Serde[Any], data: builtins.bytes | None, topic: str, side: Side, headers: Headers) -> Any:

@@ -3,7 +3,7 @@
 When a micro-batch is run again, it finds the decisions of its first attempt here. A plan is JSON:
 
     {"topics": {topic: {partition: offset}}, "checkpoint": id, "batch": n, "tick": n, "now_ms": ms, "ahead_ms": ms,
-     "stores": {store: fingerprint}, "internal": {repartition topic: partitions}, "unfinished": [store],
+     "stores": {store: fingerprint}, "internal": {repartition topic: partitions}, "unfinished": {store: kind},
      "parts": {number: [topics, stores, tasks]}, "topic_ids": {topic: id}, "routing": {...},
      "inputs": {...}, "begin": {...}, "woken": [task], "global": {topic: {partition: offset}},
      "times": {topic: {partition: ms}}, "run": id, "origins": [[n, {topic: {partition: offset}}]], "taps": [node]}

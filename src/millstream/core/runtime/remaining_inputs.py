@@ -9,7 +9,7 @@ how far to read.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ class RemainingInputs:
         bounded: Whether this is a bounded run, after whose end nothing is read.
         unknown: Whether no broker could report how much remains.
         to_be_written: By repartition topic, a time (ms) that no record still to be written to it precedes, if one is known.
+        closed: Logs of split partitions from which nothing more is read in the epoch that is being read.
     """
 
     lag: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class RemainingInputs:
     bounded: bool = False
     unknown: bool = False
     to_be_written: Mapping[str, int] = field(default_factory=dict)
+    closed: frozenset[TopicPartition] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -49,6 +51,8 @@ class RemainingInputs:
             data["unknown"] = True
         if self.to_be_written:
             data["written"] = dict(self.to_be_written)
+        if self.closed:
+            data["closed"] = sorted(self.closed)
         return data
 
     @staticmethod
@@ -60,6 +64,7 @@ class RemainingInputs:
             data["bounded"],
             data.get("unknown", False),
             data.get("written", {}),
+            _partitions(data.get("closed", ())),
         )
 
 
@@ -72,6 +77,7 @@ class TaskInput:
         until: For inputs with lag, a time (ms) that no remaining record precedes, if one is known.
         ended: Inputs that a bounded run has read to its end.
         unknown: Whether no broker could report how much remains.
+        closed: Logs of split partitions from which nothing more is read in the epoch that is being read.
     """
 
     lag: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -79,6 +85,7 @@ class TaskInput:
     paused: frozenset[str] = frozenset()
     ended: frozenset[TopicPartition] = frozenset()
     unknown: bool = False
+    closed: frozenset[TopicPartition] = frozenset()
 
     def facts(self, inputs: Collection[Input]) -> InputFacts:
         return InputFacts(
@@ -89,6 +96,7 @@ class TaskInput:
             self.paused,
             frozenset(each.partition.topic for each in inputs if each.shuffled),
             self.ended,
+            self.closed,
         )
 
     def encode(self) -> bytes:
@@ -98,6 +106,7 @@ class TaskInput:
             "paused": sorted(self.paused),
             "ended": sorted(self.ended),
             "unknown": self.unknown,
+            "closed": sorted(self.closed),
         }
         return json.dumps(data).encode()
 
@@ -108,8 +117,9 @@ class TaskInput:
             flat(positions_from_json(data["lag"])),
             flat(positions_from_json(data["until"])),
             frozenset(data["paused"]),
-            frozenset(TopicPartition(*partition) for partition in data["ended"]),
+            _partitions(data["ended"]),
             data["unknown"],
+            _partitions(data["closed"]),
         )
 
 
@@ -119,6 +129,10 @@ Remaining = TypeVar("Remaining", RemainingInputs, TaskInput)
 def lets_tasks_continue(before: Remaining | None, now: Remaining) -> bool:
     """Return whether tasks may now process records that had to wait before. The size of a lag makes no difference."""
     return before is None or _without_sizes(before) != _without_sizes(now)
+
+
+def _partitions(data: Iterable[tuple[str, int]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(*partition) for partition in data)
 
 
 def _without_sizes(remaining: Remaining) -> Remaining:

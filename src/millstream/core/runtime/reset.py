@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from millstream.core.fanout.epochs import primary_of
 from millstream.core.model.durations import since_epoch_ms
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.positions import Offsets
@@ -90,6 +91,18 @@ def moves(target: Target, topics: Iterable[str], current: Offsets, log_offsets: 
         for topic, partitions in log_offsets.begin.items()
         for partition in partitions
     )
+
+
+def with_fan_outs(topics: Iterable[str], existing: Iterable[str]) -> set[str]:
+    """Return topics together with their fan-out topics: the records of a split partition move with the topic.
+
+    Example:
+        >>> sorted(with_fan_outs(["orders"], ["orders", "orders-fanout", "orders-fanout-0", "other-fanout-0"]))
+        ['orders', 'orders-fanout-0']
+    """
+    together = set(topics)
+    split = ((topic, primary_of(topic)) for topic in existing)
+    return together | {topic for topic, primary in split if primary and primary.topic in together}
 
 
 def _move(

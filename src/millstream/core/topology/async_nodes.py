@@ -64,6 +64,8 @@ class Asynchronous(n.Node):
     carried: Carried
 
     pure: ClassVar[bool] = False
+    unfinished_kind: ClassVar[str] = "map_values_async or foreach_async"
+    """Which operators can continue its unfinished records. Part of the checkpoint."""
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -100,6 +102,8 @@ class ProcessAsync(Asynchronous):
 
     stores: tuple[str, ...] = ()
 
+    unfinished_kind: ClassVar[str] = "process_async"
+
     @property
     def store_names(self) -> tuple[str, ...]:
         return (*self.stores, *self.carried.names)
@@ -112,6 +116,8 @@ class UnfinishedProcess(n.Process):
     carried: Carried
 
     divisible: ClassVar[bool] = False
+    unfinished_kind: ClassVar[str]
+    """As of an asynchronous operator."""
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -132,6 +138,8 @@ class IssuingProcess(UnfinishedProcess):
 
     calls: Calls
 
+    unfinished_kind: ClassVar[str] = "process(calls=...)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgingProcess(UnfinishedProcess):
@@ -143,6 +151,8 @@ class AcknowledgingProcess(UnfinishedProcess):
 
     most: int
 
+    unfinished_kind: ClassVar[str] = "process(acknowledges=True)"
+
 
 _KEEPING: Final = (Asynchronous, UnfinishedProcess)
 """The nodes that keep unfinished records."""
@@ -151,6 +161,11 @@ _KEEPING: Final = (Asynchronous, UnfinishedProcess)
 def unfinished_stores(nodes: Iterable[n.Node]) -> dict[str, str]:
     """Return the store of unfinished records by name of the operator, for the operators that have one."""
     return {node.name: node.carried.store.name for node in nodes if isinstance(node, _KEEPING)}
+
+
+def kinds_of_unfinished(nodes: Iterable[n.Node]) -> dict[str, str]:
+    """Return the kind of the operator by name of the store of its unfinished records."""
+    return {node.carried.store.name: node.unfinished_kind for node in nodes if isinstance(node, _KEEPING)}
 
 
 def all_unfinished_stores(nodes: Iterable[n.Node]) -> tuple[str, ...]:

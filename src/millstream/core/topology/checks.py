@@ -161,10 +161,32 @@ def check_complete(
                     f"{existing_names(stores)}"
                 )
     _check_global_stores(nodes, global_nodes)
+    _check_stores_of_calls(nodes)
     used = {store for node in nodes.values() for store in node.store_names}
     for store in stores:
         if store not in used:
             raise TopologyError(f"store {store!r} is not connected to any processor; connect it or remove it")
+
+
+def _check_stores_of_calls(nodes: Mapping[str, Node]) -> None:
+    """Refuse that an operator writes to an entry of a store while it is away with a call of ``process_async``.
+
+    An operator behind the ``process_async`` alone writes when the call has ended.
+    """
+    for node in nodes.values():
+        if not isinstance(node, ProcessAsync) or not node.stores:
+            continue
+        behind = {node.name}
+        for other in nodes.values():  # parents come before their children
+            if other.parents and behind.issuperset(other.parents):
+                behind.add(other.name)
+            shared = [store for store in node.stores if store in other.store_names]
+            if shared and other.name not in behind:
+                raise TopologyError(
+                    f"{other.name!r} uses store {shared[0]!r} of {node.name!r}, but does not receive its records from {node.name!r} alone: "
+                    "the entry of a key is sent with a call, so what another operator writes during the call would be overwritten. Use the "
+                    f"store only in {node.name!r} and in processors behind it, or use a processor that issues calls"
+                )
 
 
 def _check_global_stores(nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:

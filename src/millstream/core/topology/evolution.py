@@ -30,7 +30,7 @@ from millstream.core.model.topics import checked_name
 from millstream.core.topology.internal import repartition_topic
 from millstream.core.topology.layout import Layout
 from millstream.core.topology.patterns import mark_of
-from millstream.core.topology.plan import Plan, SubTopology
+from millstream.core.topology.plan import Plan, SubTopology, counted
 from millstream.core.topology.routing import Routing
 
 V = TypeVar("V")
@@ -60,7 +60,7 @@ class Remembered:
         internal: Number of partitions by repartition topic.
         topic_ids: Topic id, assigned by the broker, of each topic that was read.
         positions: First unplanned offset by topic and partition.
-        unfinished: Stores of unfinished records of asynchronous operators.
+        unfinished: The kind of the asynchronous operator by store of its unfinished records; empty if an older version wrote the offset.
         routing: How records reach tasks.
     """
 
@@ -69,7 +69,7 @@ class Remembered:
     parts: Mapping[int, ComparedPart] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     positions: Offsets = field(default_factory=dict)
-    unfinished: frozenset[str] = frozenset()
+    unfinished: Mapping[str, str] = field(default_factory=dict)
     routing: Routing = field(default_factory=Routing)
 
     @classmethod
@@ -81,7 +81,7 @@ class Remembered:
             parts_from_json(offset.get("parts", {})),
             offset.get("topic_ids", {}),
             positions_from_json(offset.get("topics", {})),
-            frozenset(offset.get("unfinished", ())),
+            _kinds_from_json(offset.get("unfinished", {})),
             Routing.from_json(offset["routing"]) if "routing" in offset else Routing(),
         )
 
@@ -92,7 +92,7 @@ class Remembered:
         }
         data: dict[str, Any] = {"stores": dict(self.stores), "internal": dict(self.internal)}
         if self.unfinished:
-            data["unfinished"] = sorted(self.unfinished)
+            data["unfinished"] = dict(sorted(self.unfinished.items()))
         data.update(parts=parts, topic_ids=dict(self.topic_ids), routing=self.routing.to_json())
         return data
 
@@ -129,7 +129,7 @@ class Remembered:
         }
         internal = {**with_new_names(self.internal, topics), **self.internal}
         stores = with_new_names(self.stores, names)
-        unfinished = frozenset(names.get(store, store) for store in self.unfinished)
+        unfinished = with_new_names(self.unfinished, names)
         routing = self.routing.renamed(names, topics)
         return replace(
             self, stores=stores, internal=internal, parts=parts, unfinished=unfinished, routing=routing
@@ -160,6 +160,11 @@ def parts_from_json(data: Mapping[str, Any]) -> dict[int, ComparedPart]:
         int(n): ComparedPart(tuple(topics), tuple(stores), tasks)
         for n, (topics, stores, tasks) in data.items()
     }
+
+
+def _kinds_from_json(data: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    """Decode the kinds of operators by store. Older versions listed the stores only."""
+    return dict(data) if isinstance(data, Mapping) else dict.fromkeys(data, "")
 
 
 def continued(plan: Plan, before: Mapping[int, ComparedPart]) -> Plan:
@@ -230,6 +235,30 @@ def check_stores(before: Mapping[str, str], now: Mapping[str, str]) -> None:
                 f"store {store!r} is {now[store]!r} in this topology, but {fingerprint!r} in the checkpoint, so its content "
                 "cannot be read. Give the changed store a new name (it starts empty), go back to the old topology, or "
                 "start over with another application id or checkpoint_location"
+            )
+
+
+def changed_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the stores of unfinished records whose operator has become one of another kind."""
+    return sorted(store for store in before.keys() & now.keys() if before[store] not in ("", now[store]))
+
+
+def check_kinds(before: Mapping[str, str], now: Mapping[str, str], left: Mapping[str, int]) -> None:
+    """Check that unfinished records continue in an operator of the same kind.
+
+    Args:
+        left: Number of unfinished records by store.
+
+    Raises:
+        IncompatibleTopologyError: If the operator has become one of another kind, which would lose or misread them.
+    """
+    for store in changed_kinds(before, now):
+        if left.get(store):
+            raise IncompatibleTopologyError(
+                f"the operator that keeps its unfinished records in {store!r} is {now[store]} in this topology, but {before[store]} in "
+                f"the checkpoint, and left {counted(left[store], 'record')} there that only {before[store]} can finish. Finish them with the "
+                "old topology first (stop(drain_timeout_s=...); in a test, advance the wall clock), or give the new operator another name "
+                "and keep the old one until it has finished them"
             )
 
 

@@ -14,17 +14,21 @@ from millstream.core.topology.stores import SlicedSpec, StoreSpec, VersionedSpec
 _TIMES: Final[Mapping[str, str]] = {"message.timestamp.type": "CreateTime"}
 """Records keep their own timestamps, whatever the default of the broker."""
 
+_SMALL_SEGMENT: Final = str(50 << 20)
+"""The size of a segment of a topic whose old records are soon not needed any more, bytes."""
+
 REPARTITION_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
-    "segment.bytes": str(50 << 20),
+    "segment.bytes": _SMALL_SEGMENT,
     **_TIMES,
 }
 """Configuration of a repartition topic: unread records are never deleted, and the broker frees the space of purged records one segment
 at a time."""
 
-COMMITS_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
-"""Configuration of the commits topic: only the latest value of each mark and of each task snapshot is needed."""
+COMMITS_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "compact", "segment.bytes": _SMALL_SEGMENT}
+"""Configuration of the commits topic: only the latest value of each mark and of each task snapshot is needed. The broker compacts only
+closed segments."""
 
 DRIVER_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "delete"}
 """Configuration of the topic by which a driver is elected. It never contains records."""

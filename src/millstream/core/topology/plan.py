@@ -11,7 +11,12 @@ from millstream.core.model.answers import DeadLetter
 from millstream.core.model.calls import Calls
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.partitioning import KeyRange
-from millstream.core.topology.async_nodes import Asynchronous, IssuingProcess, unfinished_stores
+from millstream.core.topology.async_nodes import (
+    Asynchronous,
+    IssuingProcess,
+    kinds_of_unfinished,
+    unfinished_stores,
+)
 from millstream.core.topology.internal import changelog_topic, commits_topic
 from millstream.core.topology.nodes import Node, Sink, Source
 from millstream.core.topology.patterns import mark_of
@@ -168,11 +173,9 @@ class Plan:
         return frozenset(self.broker_topics).difference(divided)
 
     @cached_property
-    def keepers(self) -> frozenset[str]:
-        """Names of the stores of unfinished records of asynchronous operators."""
-        return frozenset(
-            store for sub in self.subtopologies for store in unfinished_stores(sub.nodes.values()).values()
-        )
+    def keepers(self) -> Mapping[str, str]:
+        """The kind of the asynchronous operator by name of the store of its unfinished records."""
+        return kinds_of_unfinished(node for sub in self.subtopologies for node in sub.nodes.values())
 
     @property
     def makes_calls(self) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from millstream.core.model.durations import Duration
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Record, RecordMetadata
 from millstream.core.topology.nodes import Process
+from millstream.core.topology.stores import StoreOf, StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
+S = TypeVar("S")
 
 
 Wrap: TypeAlias = Callable[[str, Callable[[], Any]], Callable[[], Any]]
@@ -218,13 +220,17 @@ class ProcessorContext(Protocol[K2, V2]):
         Source: ``ProcessorContext.commit``.
         """
 
-    def state_store(self, name: str) -> Any:
+    @overload
+    def state_store(self, store: str) -> Any: ...
+    @overload
+    def state_store(self, store: StoreOf[S]) -> S: ...
+    def state_store(self, store: str | StoreSpec) -> Any:
         """Return a store that is connected to this processor, or any global store, which is read-only.
 
         For an example, see :class:`Processor`.
 
         Args:
-            name: Name of the store.
+            store: Name of the store, or its specification, from which type checkers know the types of the store.
 
         Returns:
             The store; its specification determines its kind.

@@ -1,8 +1,7 @@
-"""Runner: executes the calls of an async worker's sessions, on one event loop and a thread pool.
+"""Runner: executes the calls of an async worker's sessions, on one event loop and on threads.
 
-Coroutine functions run on the event loop. Other functions run on a thread of the pool. If they return an awaitable, it runs on the
-event loop. A call that times out is cancelled, and does not begin if it has not begun. A running thread cannot be cancelled, so it is
-abandoned with its pool, and later calls use a new pool.
+Coroutine functions run on the event loop. Other functions run on a thread, and begin only when one is free. If they return an awaitable,
+it runs on the event loop. A call that times out is cancelled. A running thread cannot be cancelled, so it is abandoned.
 
 At order ``key``, calls of one key never overlap, except with a thread that continues after its timeout.
 """
@@ -11,19 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from millstream.core.asynchronous.async_worker import Answered
-from millstream.core.asynchronous.call import Start
+from millstream.core.asynchronous.call import Call, Start
+from millstream.drivers.async_worker.call_threads import CallId, CallThreads, Outcome
 from millstream.drivers.async_worker.task_session import Session
 from millstream.drivers.async_worker.worker_messages import WorkerQuestion
 
-_THREADS = 1_024
+log = logging.getLogger("millstream.task")
+
 _PULSE_S = 0.1
+TIMES_IDLE: Final = 3
+"""How many times as long an async worker or a session with work left waits for a question."""
 
 
 _EPOCH_NS = time.time_ns() - time.monotonic_ns()
@@ -39,35 +42,18 @@ def ended_ms() -> int:
     return -(-(_EPOCH_NS + time.monotonic_ns()) // 1_000_000)
 
 
-_CallId: TypeAlias = tuple[str, str, int]
-"""Identifies a start: task, operator and number."""
-
-
-class _Outcome(NamedTuple):
-    """The value that a function returned or the error that it raised. A value, because a future does not accept ``StopIteration``."""
-
-    result: Any = None
-    error: BaseException | None = None
-
-
-def _outcome(run: Callable[[], Any]) -> _Outcome:
-    try:
-        return _Outcome(run())
-    except BaseException as error:
-        return _Outcome(error=error)
-
-
 class Runner:
     """Runs the calls of all tasks of an async worker on its event loop."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
-        self._tasks: dict[_CallId, asyncio.Task[None]] = {}
+        self._tasks: dict[CallId, asyncio.Task[None]] = {}
         """The running calls. The code that removes a call also ends it."""
-        self._threads: dict[_CallId, Future[_Outcome]] = {}
+        self._threads = CallThreads(self._look_soon)
         self._given_up: set[asyncio.Task[None]] = set()
         """Cancelled calls that still run. The event loop keeps no references to its tasks."""
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-call")
+        self._defective: set[str] = set()
+        """Tasks whose sessions have failed."""
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         self._closed = False
@@ -87,6 +73,22 @@ class Runner:
         answered = session.ask(question, loaded, now_ms())
         self._look_soon()
         return replace(answered, loop_lag_ms=self.loop_lag_ms)
+
+    def drop_unasked(self, idle_s: float) -> None:
+        """Drop the sessions of tasks that have not asked for so long that they are elsewhere. Their tickets are lost.
+
+        Args:
+            idle_s: Seconds without a question after which an idle session is dropped. One with work left waits longer.
+        """
+        now = now_ms()
+        for task, session in list(self._sessions.items()):
+            patience_ms = idle_s * 1000 * (1 if session.idle else TIMES_IDLE)
+            if now - session.asked_ms <= patience_ms or now <= session.lease_ends_ms:
+                continue
+            for call_id in [call_id for call_id in self._tasks if call_id[0] == task]:
+                self._give_up(call_id)
+            del self._sessions[task]
+            self._defective.discard(task)
 
     async def pulse(self) -> None:
         """Measure the delay of the event loop. Runs until cancelled."""
@@ -113,26 +115,48 @@ class Runner:
         if self._closed:
             return
         now, loop = now_ms(), asyncio.get_running_loop()
-        for task, session in self._sessions.items():
-            for operator, number in session.expire(now):
-                self._give_up((task, operator, number))
-            for operator, start in session.start(now):
-                call_id = task, operator, start.number
-                self._tasks[call_id] = loop.create_task(self._run(call_id, start))
+        if self._sessions:  # sessions take turns to be the first to get a thread
+            first = next(iter(self._sessions))
+            self._sessions[first] = self._sessions.pop(first)
+        wakes = [wake_ms for task in self._sessions if (wake_ms := self._advance(task, now)) is not None]
         if self._timer is not None:
             self._timer.cancel()
-        wakes = [
-            wake_ms for session in self._sessions.values() if (wake_ms := session.wake_at_ms(now)) is not None
-        ]
         self._timer = loop.call_later(max(min(wakes) - now, 1) / 1000, self._go_on) if wakes else None
 
-    async def _run(self, call_id: _CallId, start: Start) -> None:
+    def _advance(self, task: str, now: int) -> int | None:
+        """Advance the session of a task, and return when to do so again, in ms since the epoch.
+
+        A defect of one session must not stop the others. It is logged once, because it may repeat at every check.
+        """
+        session = self._sessions[task]
+        try:
+            for operator, number in session.expire(now):
+                self._give_up((task, operator, number))
+            for operator, start in session.start(now, self._reserve):
+                self._begin((task, operator, start.number), start)
+            return session.wake_at_ms(now)
+        except Exception:
+            self._threads.drop_reservations()
+            if task not in self._defective:
+                self._defective.add(task)
+                log.exception("the calls of task %s cannot be started", task)
+            return None
+
+    def _reserve(self, call: Call) -> bool:
+        return _is_coroutine(call.function) or self._threads.reserve()
+
+    def _begin(self, call_id: CallId, start: Start) -> None:
+        on_loop = _is_coroutine(start.calls[0].function)
+        thread = None if on_loop else self._threads.start(call_id, start.run)
+        self._tasks[call_id] = asyncio.get_running_loop().create_task(self._run(call_id, start, thread))
+
+    async def _run(self, call_id: CallId, start: Start, thread: Future[Outcome] | None) -> None:
         error: BaseException | None = None
         try:
-            if _is_coroutine(start.calls[0].function):
+            if thread is None:
                 result = start.run()
             else:
-                result, error = await self._on_thread(call_id, start)
+                result, error = await self._returned(call_id, thread)
             if inspect.isawaitable(result):
                 result = await result
             answers = start.answers(result) if error is None else start.raised(error)
@@ -145,24 +169,21 @@ class Runner:
         self._sessions[task].end(operator, number, answers, ended_ms())
         self._look_soon()
 
-    async def _on_thread(self, call_id: _CallId, start: Start) -> _Outcome:
-        future = self._threads[call_id] = self._pool.submit(_outcome, start.run)
+    async def _returned(self, call_id: CallId, thread: Future[Outcome]) -> Outcome:
         try:
-            return await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(thread)
         finally:
-            self._threads.pop(call_id, None)
+            self._threads.end(call_id)
 
-    def _give_up(self, call_id: _CallId) -> None:
+    def _give_up(self, call_id: CallId) -> None:
         task = self._tasks.pop(call_id, None)
         if task is None:
             return
         self._given_up.add(task)
         task.add_done_callback(self._given_up.discard)
-        future = self._threads.pop(call_id, None)
-        if future is not None and not future.cancel() and future.running():
-            self._pool.shutdown(wait=False)
-            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="millstream-call")
+        self._threads.abandon(call_id)
         task.cancel()
+        self._look_soon()  # a session that waited for a thread may have had its turn before
 
 
 def _is_coroutine(function: Any) -> bool:

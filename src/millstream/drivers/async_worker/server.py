@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from millstream.core.asynchronous.call import in_words
 from millstream.core.model.errors import AsyncWorkerError
-from millstream.drivers.async_worker.runner import Runner
+from millstream.drivers.async_worker.runner import TIMES_IDLE, Runner
 from millstream.drivers.async_worker.worker_messages import (
     LENGTH_BYTES,
     WorkerAnswer,
@@ -39,7 +39,6 @@ from millstream.drivers.private import locked
 _CHECK_S: Final = 0.5
 _CANCEL_S: Final = 2.0
 """Time for cancelled calls to clean up when the async worker ends."""
-_TIMES_IDLE: Final = 3
 _LARGEST: Final = 1 << 34
 _STDERR: Final = 2
 _MOST_FUNCTIONS: Final = 1_000
@@ -109,6 +108,7 @@ class AsyncWorkerServer:
         try:
             while is_alive(self._executor) and not self._unused(loop.time()):
                 await asyncio.sleep(_CHECK_S)
+                self._runner.drop_unasked(self._idle_s)
                 with suppress(OSError):
                     os.utime(
                         self._socket.with_suffix(".lock")
@@ -121,7 +121,7 @@ class AsyncWorkerServer:
 
     def _unused(self, now: float) -> bool:
         """Return whether no more questions are expected. A task that waits for a call asks every second."""
-        enough = self._idle_s if self._runner.idle else _TIMES_IDLE * self._idle_s
+        enough = self._idle_s if self._runner.idle else TIMES_IDLE * self._idle_s
         return now - self._asked_at > enough
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -136,12 +136,16 @@ class AsyncWorkerConnection:
         return {operator: columns(rows) for operator, rows in orders.items()}
 
     def _digest(self, what: Any) -> bytes:
-        """Return the digest of a function or of options. Each object is pickled once."""
+        """Return the digest of a function or of options. Each object is pickled once.
+
+        The ``endpoint`` of options stays in the task. If it keeps state, its pickle would differ between Python workers, and each of them
+        would replace the options of the others.
+        """
         known = self._digests.get(id(what))
         if known is not None:
             return known[1]
         try:
-            data = pickled(what)
+            data = pickled(replace(what, endpoint=None) if isinstance(what, Calls) else what)
         except Exception as error:
             raise AsyncWorkerError(
                 f"{what!r} cannot be pickled to be called in the async worker: {in_words(error)}. Create connections, locks "

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from pyspark import cloudpickle
-
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Done, Failed, InFlightTickets, Settled, Ticket, in_words
+from millstream.core.asynchronous.error_texts import traceback_of
 from millstream.core.model.errors import ProcessingError
 
 LENGTH_BYTES: Final = 8
-_MAX_TRACEBACK: Final = 10_000
 
 
 Orders: TypeAlias = tuple[Sequence[Any], ...]
@@ -83,6 +80,8 @@ def framed(message: bytes) -> bytes:
 
 def pickled(value: Any) -> bytes:
     """Pickle a function or options by value, including those defined in a program or notebook."""
+    from pyspark import cloudpickle  # the test driver uses this module, but does not need pyspark
+
     return cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[no-any-return]
 
 
@@ -122,6 +121,15 @@ def unpacked(answer: WorkerAnswer) -> Answered | None:
     return replace(answered, settled=settled)
 
 
+def received(ticket: Ticket, settled: Settled) -> Settled:
+    """Return a result as the task receives it: as a copy, or as a failure if it cannot be pickled or unpickled."""
+    try:
+        data = dumped(settled)
+    except Exception as error:
+        return _unpicklable(error)
+    return _loaded(ticket, data)
+
+
 def _packed(answered: Answered) -> WorkerAnswer:
     rows = (
         (*ticket, True, settled_call.value)
@@ -155,7 +163,7 @@ def _can_be_raised(settled: Settled) -> Settled:
         return settled
     error = settled.error
     if error.__traceback__ is not None:  # pickling drops it
-        error.add_note("".join(traceback.format_exception(error))[-_MAX_TRACEBACK:])
+        error.add_note(traceback_of(error))
         error.__traceback__ = None
     try:
         pickle.loads(dumped(error))
@@ -170,7 +178,9 @@ def _can_travel(settled: Settled) -> Settled:
     try:
         pickled(_can_be_raised(settled))
     except Exception as error:
-        return Failed(
-            1, f"the result of the call cannot be pickled to send it to the task: {in_words(error)}"
-        )
+        return _unpicklable(error)
     return settled
+
+
+def _unpicklable(error: Exception) -> Failed:
+    return Failed(1, f"the result of the call cannot be pickled to send it to the task: {in_words(error)}")

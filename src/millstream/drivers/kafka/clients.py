@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -30,6 +30,8 @@ log = logging.getLogger("millstream.kafka")
 QUICK_CONNECTION: Final = {"reconnect.backoff.ms": 20}
 _CONNECT_S: Final = 2.0
 _PATIENCE_S = 5.0
+_CLOSE_S: Final = 1.0
+"""How long to wait for a client with a thread of its own. Without brokers, it cannot end its session."""
 
 
 class Ending:
@@ -74,6 +76,13 @@ def _await_end(closing: threading.Thread, waiting: str) -> None:
         )
 
 
+class ThreadedClient:
+    """A client with a thread of its own, which keeps it alive. When the process drops its clients, it has to be closed."""
+
+    def close(self, timeout: float) -> None:
+        raise NotImplementedError
+
+
 Client = TypeVar("Client")
 ClientSettings = Mapping[str, Any]
 """librdkafka's settings by name, with ``bootstrap.servers`` and security."""
@@ -81,7 +90,21 @@ ClientSettings = Mapping[str, Any]
 _THEIRS = logging.getLogger("millstream.librdkafka")
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
-_ENDING = Ending(_WARM.clear)
+
+
+def _close_all() -> None:
+    _close_threads(tuple(_WARM.values()))
+    _WARM.clear()
+
+
+def _close_threads(clients: Iterable[Any]) -> None:
+    for client in clients:
+        if isinstance(client, ThreadedClient):
+            with suppress(MillstreamError):  # nobody waits for its records any more
+                client.close(_CLOSE_S)
+
+
+_ENDING = Ending(_close_all)
 _NO_BROKER = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -186,9 +209,9 @@ def check(make: Callable[..., Any], settings: ClientSettings) -> None:
 
 
 def discard(client: Any) -> None:
-    """Remove a client that cannot be reused from the cache."""
-    for identity in [i for i, known in _WARM.items() if known is client]:
-        del _WARM[identity]
+    """Remove a client that cannot be reused from the cache. Several threads may do so at once."""
+    for identity in [i for i, known in tuple(_WARM.items()) if known is client]:
+        _WARM.pop(identity, None)
 
 
 def hang_up(settings: ClientSettings) -> None:
@@ -198,7 +221,12 @@ def hang_up(settings: ClientSettings) -> None:
     """
     wanted = {(key, str(value)) for key, value in settings.items()}
     clients = [_WARM.pop(known, None) for known in tuple(_WARM) if wanted.issubset(known[1])]
-    closing = threading.Thread(target=clients.clear, name="millstream-closing", daemon=True)
+
+    def close() -> None:
+        _close_threads(clients)
+        clients.clear()
+
+    closing = threading.Thread(target=close, name="millstream-closing", daemon=True)
     closing.start()
     _await_end(closing, "application")
 

@@ -1,4 +1,4 @@
-"""Requests about internal topics in use: reading their configuration and their records, and deleting records."""
+"""Requests about topics in use: reading their configuration, and reading and deleting records of internal topics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import ConfigResource
+from confluent_kafka.admin import ConfigEntry, ConfigResource
 
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.ids import TopicPartition
@@ -30,27 +30,16 @@ class InternalTopics:
 
     def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         """Return the configuration of topics, including the broker's defaults. Without permission, warn and return an empty dict."""
-        if not topics:
-            return {}
-        wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-
-        def described() -> dict[str, dict[str, str]]:
-            futures = self.broker.admin().describe_configs(wanted, request_timeout=self.broker.timeout_s)
-            entries = {resource.name: future.result() for resource, future in futures.items()}
-            return {
-                topic: {name: str(entry.value) for name, entry in config.items()}
-                for topic, config in entries.items()
-            }
-
-        try:
-            return self.broker.ask("reading the configuration of topics", described)
-        except MillstreamError as error:
-            if not _is_denied(error):
-                raise
+        configs = described_configs(self.broker, topics)
+        if configs is None:
             log.warning(
                 "this user may not read the configuration of topics (DESCRIBE_CONFIGS); it is assumed to be correct"
             )
             return {}
+        return {
+            topic: {name: str(entry.value) for name, entry in config.items()}
+            for topic, config in configs.items()
+        }
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> bool:
         """Delete the records before the given offsets.
@@ -104,6 +93,24 @@ class KafkaChangelogs:
     def read(self, offsets: OffsetRange) -> Iterator[Records]:
         if offsets.end > offsets.start:
             yield from self.fetcher.fetch(offsets)
+
+
+def described_configs(broker: Broker, topics: Collection[str]) -> dict[str, dict[str, ConfigEntry]] | None:
+    """Return the configuration of topics, including the broker's defaults; None without permission."""
+    if not topics:
+        return {}
+    wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+
+    def described() -> dict[str, dict[str, ConfigEntry]]:
+        futures = broker.admin().describe_configs(wanted, request_timeout=broker.timeout_s)
+        return {resource.name: future.result() for resource, future in futures.items()}
+
+    try:
+        return broker.ask("reading the configuration of topics", described)
+    except MillstreamError as error:
+        if not _is_denied(error):
+            raise
+        return None
 
 
 def _is_denied(error: MillstreamError) -> bool:

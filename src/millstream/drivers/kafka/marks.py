@@ -68,18 +68,28 @@ class Marks:
                 marks[planned.partition] = mark
         return marks
 
-    def prepare(
+    def ensure_topic(
         self, partitions: int, replication_factor: int, given: Mapping[str, str] | None = None
-    ) -> None:
-        """Create the topic or add partitions. Restore marks whose offsets the broker has deleted.
+    ) -> int:
+        """Create the topic or add partitions, and return the number of partitions.
 
         Args:
             replication_factor: Number of replicas of the topic. -1 means the broker's default.
             given: The user's configuration of internal topics, which overrides the default.
         """
         broker = self._broker()
-        name, config = broker.group, {**COMMITS_CONFIG, **(given or {})}
-        counts = {name: broker.ensure_topic(name, partitions, config, replication_factor)}
+        config = {**COMMITS_CONFIG, **(given or {})}
+        return broker.ensure_topic(broker.group, partitions, config, replication_factor)
+
+    def prepare(
+        self, partitions: int, replication_factor: int, given: Mapping[str, str] | None = None
+    ) -> None:
+        """Create the topic or add partitions, and restore marks whose offsets the broker has deleted.
+
+        This reads each partition without a mark among the offsets.
+        """
+        broker = self._broker()
+        name, counts = broker.group, {broker.group: self.ensure_topic(partitions, replication_factor, given)}
         for planned in self._ranges_without_mark(counts, broker.committed_offsets(counts).get(name, {})):
             self._bring_back(planned)
 

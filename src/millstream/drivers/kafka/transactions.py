@@ -15,8 +15,8 @@ Only the mark decides whether a transaction was committed, not the client. The c
 a transaction that was open for too long, its call may not return (see ``overdue``), or a response may be lost. The delivery then
 starts again with a new producer, which takes over the id and checks whether the mark exists.
 
-A new run claims all partitions in the same way, in sequence. The run that claims the first partition continues with the next; a
-run that finds a partition claimed by another run stops.
+A new run claims all partitions in the same way: first one alone, then the others, several at once because each takes several round trips.
+So the first partition decides between two starts. A run that finds a partition claimed by another run stops.
 
 ``marks`` describes how marks are stored.
 
@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from millstream.core.model.errors import OtherCheckpointError, ProductionError
 from millstream.core.ports import BatchId
 from millstream.drivers.kafka.clients import check
+from millstream.drivers.kafka.concurrent_calls import call_for_each
 from millstream.drivers.kafka.delivery import Transaction, TransactionSpec
 from millstream.drivers.kafka.marks import Mark, owner_of
 from millstream.drivers.kafka.produce import FailingProducer
@@ -53,8 +54,7 @@ class KafkaTransactions(TransactionSpec):
 
         While a transaction is open, the committed offsets are unknown.
         """
-        for partition in range(partitions):
-            self.delivery(partition)
+        call_for_each(self.delivery, range(partitions))
 
     def claim(self, newest: BatchId, known: Mapping[int, Mark], partitions: int) -> None:
         """Make this run the owner of all partitions. Other runs and checkpoints can no longer deliver.
@@ -66,10 +66,18 @@ class KafkaTransactions(TransactionSpec):
         Raises:
             OtherCheckpointError: If another start has claimed a partition in the meantime.
         """
-        for partition in range(partitions):
-            before = known.get(partition)
-            if owner_of(before) != (newest.checkpoint, self.run):
-                self._claim(partition, newest, before)
+        unclaimed = [
+            partition
+            for partition in range(partitions)
+            if owner_of(known.get(partition)) != (newest.checkpoint, self.run)
+        ]
+
+        def claim(partition: int) -> None:
+            self._claim(partition, newest, known.get(partition))
+
+        for first in unclaimed[:1]:  # before any other: of two starts, only one claims it
+            claim(first)
+        call_for_each(claim, unclaimed[1:])
 
     def _claim(self, partition: int, newest: BatchId, before: Mark | None) -> None:
         for attempt in range(1, _CLAIMS + 1):

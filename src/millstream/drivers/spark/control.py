@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
@@ -58,25 +58,31 @@ class ControlAddress:
             Exception: The exception that the application raised.
         """
         for attempt in range(2):
-            idle = _IDLE.setdefault(self, [])
+            connection = None
             try:
-                connection = self._connection(idle)
+                connection = self._connection()
                 connection.send_bytes(_pickled((question, data)))
                 answer, error = connection.recv()
             except (OSError, EOFError):
-                idle.clear()
+                for broken in (connection, *_taken(self)):
+                    if broken is not None:
+                        broken.close()
                 if attempt:
                     return None
                 continue
-            idle.append(connection)
+            _IDLE.setdefault(self, []).append(connection)
             if error is not None:
                 raise error
             return answer
         return None
 
-    def _connection(self, idle: list[Connection[Any, Any]]) -> Connection[Any, Any]:
-        with suppress(IndexError):
-            return idle.pop()
+    def _connection(self) -> Connection[Any, Any]:
+        idle = _IDLE.get(self)
+        if idle is None:
+            _close_ended()
+        else:
+            with suppress(IndexError):
+                return idle.pop()
         return Client(self.path, "AF_UNIX", authkey=self.key)
 
 
@@ -84,6 +90,26 @@ _IDLE: dict[ControlAddress, list[Connection[Any, Any]]] = {}
 """Connections that wait for a question. A question takes its connection out, for other threads, and because an interrupted question leaves
 its answer in it."""
 os.register_at_fork(after_in_child=_IDLE.clear)
+
+
+def _taken(address: ControlAddress) -> Iterator[Connection[Any, Any]]:
+    """Take all idle connections to an address."""
+    idle = _IDLE.pop(address, [])
+    with suppress(IndexError):
+        while True:
+            yield idle.pop()
+
+
+def _close_ended() -> None:
+    """Close idle connections to runs that have ended. Called before the first connection to another run, as a process may outlive many."""
+    for address in [*_IDLE]:
+        # If the run was killed, the socket is still there, but its connections have ended.
+        listens = Path(address.path).exists()
+        for connection in _taken(address):
+            if listens and not connection.poll():
+                _IDLE.setdefault(address, []).append(connection)
+            else:
+                connection.close()
 
 
 class ControlServer:

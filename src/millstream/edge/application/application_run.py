@@ -87,7 +87,6 @@ class ApplicationRun:
 
     Attributes:
         run_id: The id of this run, the same for all its queries.
-        continues: The running plan, as it continues the checkpoint, and the topics at its start.
         rescale_later: Whether to rescale the state once the interrupted micro-batch is complete.
         workers: The number of Spark partitions that run the tasks; 0 before the first launch.
         takes_over: Whether another driver ran the application while this one was a standby.
@@ -97,7 +96,6 @@ class ApplicationRun:
         supervision: Restarts the query after the loss of a process; None in a run to an end.
     """
 
-    continues: tuple[Continuity, Mapping[str, TopicFacts]]
     control: ControlServer
 
     def __init__(self, application_id: str, resources: Resources) -> None:
@@ -107,6 +105,7 @@ class ApplicationRun:
         self.state = ApplicationState()
         self.error: MillstreamError | None = None
         self.query = ReplaceableQuery(self.state, self._explained, self._fail)
+        self._continues: tuple[Continuity, Mapping[str, TopicFacts]] | None = None
         self.checkpoint = ""
         self.rescale_later = False
         self.workers = 0
@@ -120,7 +119,7 @@ class ApplicationRun:
             self._running_session, resources.check_query_key, lambda: resources.copies().directory
         )
         self.answers = Answers(
-            application_id, Copies(resources.copies, hosts), self.reports, lambda: self.continues[0].plan
+            application_id, Copies(resources.copies, hosts), self.reports, lambda: self.plan
         )
         self.taps = TapBuffers(application_id, lambda: self.plan)
         self.draining = Draining(self.reports.in_flight_left)
@@ -130,6 +129,23 @@ class ApplicationRun:
         self.purging: PeriodicTask | None = None
         self.supervision: PeriodicTask | None = None
         self._ending = threading.Lock()
+
+    @property
+    def continues(self) -> tuple[Continuity, Mapping[str, TopicFacts]]:
+        """The running plan, as it continues the checkpoint, and the topics at its start.
+
+        Raises:
+            ControlError: If the first launch has not planned the topology yet. The application's page is already open.
+        """
+        if self._continues is None:
+            raise ControlError(
+                f"application {self.id!r} is starting, and its topology is not planned yet; ask again"
+            )
+        return self._continues
+
+    @continues.setter
+    def continues(self, continues: tuple[Continuity, Mapping[str, TopicFacts]]) -> None:
+        self._continues = continues
 
     @property
     def plan(self) -> Plan:

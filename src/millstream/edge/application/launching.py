@@ -47,6 +47,7 @@ from millstream.edge.checkpoint.continuity import (
     check_held,
     check_interrupted,
     check_published,
+    check_same_kinds,
     check_shared,
     continuity,
     rebuilds,
@@ -240,6 +241,7 @@ class Launch:
         if now.progress is not None:
             remembered = cache(partial(self._manifests, now.progress))
             check_held(now.continuity, now.layout, remembered)
+            check_same_kinds(now.continuity, remembered)
             if settings.on_removed_operator == "fail":
                 check_finished(now.continuity, remembered)
         return session
@@ -293,8 +295,7 @@ class Launch:
             return 0
         wanted = partitions_of(self._session(), spark_partitions(settings))
         count = max(wanted, 0 if now.progress is None else now.progress.shuffle_partitions)
-        marks = self.environment.clients.marks()
-        marks.prepare(count, settings.replication_factor, settings.internal_topic_config)
+        self.environment.clients.prepare_commits(count)
         return count
 
     def _claim(self, now: Continued, checkpoint: str, marks: Mapping[int, Mark], commits: int) -> None:

@@ -117,7 +117,7 @@ class SparkRequests:
             oldest=oldest,
             bytes_per_record=run.reports.bytes_per_record(),
             taps=run.taps.nodes(),
-            initialize=run.query.repeated and not run.plan.keepers.isdisjoint(run.plan.changelogs),
+            initialize=run.query.repeated and not run.plan.keepers.keys().isdisjoint(run.plan.changelogs),
         )
 
     def _due_tasks(self, data: PlanRequest, paused: Collection[str]) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ class Standby:
         self.listeners.close()
 
     def _wait(self) -> None:
-        self._waited = self._waits = True
+        self._waited = self._waits = self.listeners.takes_over = True
         self._progress.event("standing-by", "standing by: another driver runs the application")
         self._warm_up()
         self._election.wait()

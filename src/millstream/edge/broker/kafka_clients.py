@@ -113,6 +113,13 @@ class Clients:
     def marks(self) -> Marks:
         return Marks(self._client("admin"), self.application_id, self._timeout_s)
 
+    def prepare_commits(self, partitions: int) -> None:
+        """Create the commits topic or add partitions. Under exactly once, also restore forgotten marks."""
+        settings, marks = self.settings, self.marks()
+        # At least once writes no marks. A search for them would read the whole topic at each start, with the snapshots of all tasks.
+        prepare = marks.prepare if settings.exactly_once else marks.ensure_topic
+        prepare(partitions, settings.replication_factor, settings.internal_topic_config)
+
     def changelogs(self, plan: Plan) -> KafkaChangelogs | None:
         """Return the reader of changelog topics, which reads only committed records; None without changelog topics."""
         if not plan.changelogs:

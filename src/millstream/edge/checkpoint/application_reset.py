@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from millstream.core.fanout.epochs import primary_of
 from millstream.core.model.errors import CheckpointError, SettingsError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets, flat
-from millstream.core.runtime.reset import LogOffsets, Move, Target, internal_topics, moves
+from millstream.core.runtime.reset import LogOffsets, Move, Target, internal_topics, moves, with_fan_outs
 from millstream.core.topology.evolution import Remembered
 from millstream.drivers.kafka.broker import RESET, Broker
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files, progress_of
@@ -77,16 +78,18 @@ def planned(request: ResetRequest, broker: Broker, files: Files, home: Path) -> 
     own = sorted({*own, *(topic for topic in known.internal if topic in existing)})
     others = {topic: group for topic, group in others.items() if topic not in own}
     deleted = _subset(request.internal_topics, own)
-    read = {
-        topic: existing[topic] for topic in {*current, *request.input_topics} - {*own} if topic in existing
-    }
+    inputs = with_fan_outs({*current, *request.input_topics} - {*own}, existing)
+    read = {topic: existing[topic] for topic in inputs if topic in existing}
     _check_inputs(request, read, existing)
     at_time = broker.offsets_at(read, request.target.value) if request.target.kind == "time" else {}
     places = LogOffsets(broker.begin_offsets(read), broker.end_offsets(read), at_time)
+    moved = with_fan_outs(request.input_topics, existing) or inputs
+    if request.target.kind == "shift":  # a fan-out topic that was not read yet has no position to shift
+        moved = {topic for topic in moved if topic in current or primary_of(topic) is None}
     tasks = home / "tasks"
     return ResetPlan(
         request.application_id,
-        tuple(moves(request.target, request.input_topics or read, current, places)),
+        tuple(moves(request.target, moved, current, places)),
         {topic: existing[topic] for topic in deleted},
         {topic: current[topic] for topic in own if topic not in deleted and topic in current},
         others,

@@ -27,6 +27,8 @@ from millstream.core.topology.evolution import (
     Lineage,
     Remembered,
     appeared,
+    changed_kinds,
+    check_kinds,
     check_stores,
     continued,
     parts_of,
@@ -195,13 +197,10 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
     Args:
         manifests: Reads the manifests of the tasks; called only if such an operator was removed.
     """
-    gone = now.remembered.unfinished - now.plan.keepers
+    gone = now.remembered.unfinished.keys() - now.plan.keepers.keys()
     if not gone:
         return
-    left: Counter[str] = Counter()
-    for manifest in manifests():
-        _, data = decode_manifest(manifest)
-        left.update(TaskMemory.from_json(data, now.renamed_stores).unfinished or {})
+    left = _unfinished(now, manifests)
     for store in sorted(gone):
         if left[store]:
             raise IncompatibleTopologyError(
@@ -210,6 +209,26 @@ def check_finished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) ->
                 "stop(drain_timeout_s=...); if the operator was only renamed, map the store's old name to its new "
                 "one with renamed_stores={...}; or set on_removed_operator='drop', if these records may be lost"
             )
+
+
+def check_same_kinds(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> None:
+    """Refuse that an operator of another kind continues in-flight records.
+
+    Args:
+        manifests: Reads the manifests of the tasks; called only if the kind of an operator has changed.
+    """
+    before, kinds = now.remembered.unfinished, now.plan.keepers
+    if changed_kinds(before, kinds):
+        check_kinds(before, kinds, _unfinished(now, manifests))
+
+
+def _unfinished(now: Continuity, manifests: Callable[[], Iterable[bytes]]) -> Counter[str]:
+    """Return the number of in-flight records of all tasks by store."""
+    left: Counter[str] = Counter()
+    for manifest in manifests():
+        _, data = decode_manifest(manifest)
+        left.update(TaskMemory.from_json(data, now.renamed_stores).unfinished or {})
+    return left
 
 
 def check_published(now: Continuity, layout: Layout, published: Iterable[bytes]) -> None:

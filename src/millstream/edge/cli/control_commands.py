@@ -117,7 +117,7 @@ def status(application_id: Running, as_json: AsJson = False, state_dir: StateDir
 
 def page(application_id: Running, state_dir: StateDir = None) -> None:
     """Print the address of the page of a running application, with its token."""
-    from millstream.edge.web.page import address_of
+    from millstream.edge.web.page_address import address_of
 
     with reporting_errors("page"):
         _send(application_id, state_dir, "status")  # the file with the address outlives the application

@@ -14,7 +14,7 @@ from millstream.core.model.errors import (
     SettingsError,
 )
 from millstream.core.model.topics import checked_name
-from millstream.core.runtime.reset import Target, listed_offsets, timestamp_ms
+from millstream.core.runtime.reset import Target, listed_offsets, timestamp_ms, with_fan_outs
 from millstream.core.topology.plan import counted
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.election import living_drivers
@@ -69,11 +69,8 @@ def check_listed(request: ResetRequest, plan: ResetPlan) -> None:
     Raises:
         SettingsError: If it lists another one, whose offset would have no effect.
     """
-    moved = {
-        (move.topic, move.partition)
-        for move in plan.moves
-        if not request.input_topics or move.topic in request.input_topics
-    }
+    inputs = with_fan_outs(request.input_topics, (move.topic for move in plan.moves))
+    moved = {(move.topic, move.partition) for move in plan.moves if not inputs or move.topic in inputs}
     listed = ((topic, number) for topic, numbers in request.target.listed.items() for number in numbers)
     internal = {*plan.internal, *plan.kept_internal}
     others = [

@@ -36,6 +36,8 @@ from millstream.edge.queries.task_copies import Copies, TaskCopy
 from millstream.edge.status.task_reports import TaskReports
 
 _WAIT_S: Final = 10.0
+_LAG_KNOWN_S: Final = 10.0
+"""For how long the last known lag counts while no broker answers."""
 _POLL_S: Final = 0.002
 _WAKE_S: Final = 0.3
 _WAKE_EVERY_S: Final = 2.0
@@ -105,8 +107,8 @@ class Answers:
 
         Raises:
             QueryError: If the store has no such method, or an argument does not fit.
-            StoreError: If the application has ended, there is no such store, the lag is too large, or the local copy cannot be read
-                because it is being restored, its host cannot be reached or not all of its tasks have run.
+            StoreError: If the application has ended, there is no such store, the lag is too large or not known, or the local copy cannot be
+                read because it is being restored, its host cannot be reached or not all of its tasks have run.
         """
         if self._closed:
             raise self._ended_error()
@@ -139,7 +141,7 @@ class Answers:
             time.sleep(_POLL_S)
 
     def release_views(self) -> None:
-        """Release the views of the previous micro-batch. Called after each commit."""
+        """Release the views of the previous micro-batch. Called after each commit, which does not wait for running questions."""
         self._copies.release_views()
 
     def take_woken(self) -> frozenset[str]:
@@ -156,7 +158,10 @@ class Answers:
         )
 
     def close(self) -> None:
-        """Refuse further questions, and close the local copies, so that the next run in this process can open them."""
+        """Refuse further questions, and close the local copies, so that the next run in this process can open them.
+
+        Waits for questions that are being answered; one that waits for another host gives up.
+        """
         self._closed = True
         self._copies.close()
 
@@ -212,13 +217,23 @@ class Answers:
             return self._of_globals.answer(question, store.part, store.batch, store.furthest)
         if not store.copies or not store.complete:
             raise CopyMovedError("not all of its tasks have run since the start or the last edit")
-        if question.max_lag is not None and store.lag > question.max_lag:
-            raise StoreError(
-                f"store {question.store!r} is {store.lag:,} records behind its topics, and at most {question.max_lag:,} were allowed "
-                "(max_lag); query it again later, or allow more"
-            )
+        if question.max_lag is not None:
+            self._check_lag(question.store, store.lag, question.max_lag)
         value = _of_key(question, store) if scope == "key" else _of_all(question, store)
         return Answer(value, store.batch, store.offsets, store.lag)
+
+    def _check_lag(self, store: str, lag: int, most: int) -> None:
+        unknown_s = self._reports.lag_unknown_s()
+        if unknown_s > _LAG_KNOWN_S:
+            raise StoreError(
+                f"the lag of store {store!r} has not been known for {unknown_s:.0f} s, because no broker answers, and at most {most:,} "
+                "records were allowed (max_lag); query it again later, or without max_lag"
+            )
+        if lag > most:
+            raise StoreError(
+                f"store {store!r} is {lag:,} records behind its topics, and at most {most:,} were allowed (max_lag); query it again "
+                "later, or allow more"
+            )
 
 
 def _parts_with_stores(plan: Plan) -> tuple[SubTopology, ...]:
@@ -247,7 +262,7 @@ def _is_nothing(value: Any) -> bool:
 
 def _query_copy(question: Question, spec: StoreSpec, copied: _Copied) -> Any:
     copy, report = copied
-    with copy.lock:
+    with copy:
         return found_in(copy.store(spec, report), question)
 
 
@@ -255,7 +270,7 @@ def _of_all(question: Question, store: _Readable) -> Any:
     with ExitStack() as locks:
         # All questions lock in the order of the tasks, which prevents deadlocks.
         for copy, _ in store.copies.values():
-            locks.enter_context(copy.lock)
+            locks.enter_context(copy)
         stores = [copy.store(store.spec, report) for copy, report in store.copies.values()]
         return answer_of(question, store.spec, stores)
 

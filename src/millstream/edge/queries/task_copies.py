@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.model.errors import CopyMovedError
@@ -37,12 +37,18 @@ class OpenGlobalStore(NamedTuple):
 
 
 class TaskCopy:
-    """The local copy of a task or a global store, with the stores that are open on its newest view. Hold its lock while using them."""
+    """The local copy of a task or a global store, with the stores that are open on its newest view.
+
+    A question uses them in a ``with`` statement, as only one thread may at a time. A commit does not wait for it: the view that the
+    commit ends is released when the question leaves.
+    """
 
     def __init__(self, reader: CopyReader) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self._reader = reader
         self._closed = False
+        self._view_has_ended = False
+        """Whether a state has been committed since the view was opened, and the view is not released yet."""
         self._report: TaskReport | None = None
         self._view: ByteStores = MemoryStores()
         self._stores: dict[str, Any] = {}
@@ -103,15 +109,37 @@ class TaskCopy:
         return OpenGlobalStore(store, progress.positions, progress.identity)
 
     def release(self) -> None:
-        with self.lock:
-            self._forget()
-            self._reader.release()
+        """Release the view, now or when the question that uses it leaves. Returns at once."""
+        self._view_has_ended = True
+        self._release_ended_view()
+
+    def _release_ended_view(self) -> None:
+        """Release the view if it has ended, unless another thread uses it: that thread calls this method when it leaves.
+
+        Whoever sets ``_view_has_ended`` or gives up the lock looks afterwards, so no view stays open.
+        """
+        while self._view_has_ended and self._lock.acquire(blocking=False):
+            try:
+                self._view_has_ended = False
+                self._forget()
+                self._reader.release()
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
-        self.release()
-        with self.lock:
+        """Close the copy. Waits for the question that uses it, because its files must be closed when the next run opens them."""
+        with self:
+            self._forget()
             self._closed = True
             self._reader.close()
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
+        self._release_ended_view()
 
     def _open_reader(self) -> CopyReader:
         """Return the reader. A closed reader would open its files again, and nothing would close them."""
@@ -152,7 +180,7 @@ class Copies:
         return self._spec().engines[store]
 
     def release_views(self) -> None:
-        """Release the views of the previous micro-batch on this host, without waiting for other hosts."""
+        """Release the views of the previous micro-batch on this host, without waiting for questions or other hosts."""
         with self._lock:
             own = [copy for host, copy in self._open.values() if host == self._host]
         for copy in own:

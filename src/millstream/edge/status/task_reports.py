@@ -32,6 +32,7 @@ from millstream.edge.status.async_status import (
 )
 from millstream.edge.status.key_range_status import Recent, TaskWork, range_status
 from millstream.edge.status.split_partitions import by_stream, continuous, split_status
+from millstream.edge.status.topic_ends import TopicEnds
 
 _LOG_EVERY_S = 10.0
 
@@ -44,7 +45,7 @@ class TaskReports:
     plan: Plan | None = None
     batch: int = -1
     revision: int = 0
-    ends: Offsets = field(default_factory=dict)
+    ends: TopicEnds = field(default_factory=TopicEnds)
     positions: Offsets = field(default_factory=dict)
     commit_requested: bool = False
     """Whether a processor requested a commit in the last micro-batch."""
@@ -85,7 +86,7 @@ class TaskReports:
             self._planned_at = time.monotonic()
             self._planned_for = self.plan
             self.totals["held_back_ms"] += held_back_ms
-            self.ends = self.ends if ends is None else ends
+            self.ends.note(ends)
             for topic, partitions in positions.items():
                 for partition, position in partitions.items():
                     known = self.positions.setdefault(topic, {})
@@ -241,7 +242,7 @@ class TaskReports:
 
     def knows(self, topic: str) -> bool:
         """Return whether a topic is read from the broker, and therefore has group offsets."""
-        return topic in self.ends or topic in self.positions
+        return topic in self.ends.known or topic in self.positions
 
     def buffered_inputs(self, in_front: Mapping[int, Collection[str]]) -> BufferedRecords:
         """Return the records that tasks have buffered, and the tasks' remaining capacity.
@@ -293,11 +294,11 @@ class TaskReports:
     def status(self, state: str, error: str | None) -> Status:
         with self.lock:
             lines = [progress.line() for _, progress in sorted(self.restores.items())]
-            shown = partial(continuous, self.epochs, flat(self.positions))
+            shown, ends = partial(continuous, self.epochs, flat(self.positions)), self.ends.known
             return Status(
                 state,
                 self.batch,
-                self._lag(),
+                self.ends.lag(self.positions, self._stream),
                 self._recent.per_second(),
                 len(self.tasks),
                 error,
@@ -315,8 +316,8 @@ class TaskReports:
                 threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
                 batch_s=self._batch_s,
                 placed=dict(sorted(self._executors.items())),
-                ranges=range_status(self.plan, self.tasks, self._work, self.ends, shown) if self.plan else {},
-                splits=split_status(self.plan, self.epochs, self.ends, self.positions) if self.plan else {},
+                ranges=range_status(self.plan, self.tasks, self._work, ends, shown) if self.plan else {},
+                splits=split_status(self.plan, self.epochs, ends, self.positions) if self.plan else {},
             )
 
     def committed_of(
@@ -333,7 +334,13 @@ class TaskReports:
                 task: report for task, report in sorted(reports.items()) if task.subtopology == subtopology
             }
             offsets = {topic: dict(self.positions[topic]) for topic in topics if topic in self.positions}
-            return self.batch, own, offsets, sum(lag for topic, lag in self._lag().items() if topic in topics)
+            lag = self.ends.lag(self.positions, self._stream)
+            return self.batch, own, offsets, sum(lag[topic] for topic in lag.keys() & topics)
+
+    def lag_unknown_s(self) -> float:
+        """Return for how many seconds the lag has not been known because no broker answers; 0 while one does."""
+        with self.lock:
+            return self.ends.unknown_s()
 
     def are_complete(self, plan: Plan) -> bool:
         """Return whether all tasks of a plan have reported.
@@ -349,13 +356,6 @@ class TaskReports:
     def of_tasks(self) -> Mapping[str, TaskReport]:
         with self.lock:
             return dict(self.tasks)
-
-    def _lag(self) -> dict[str, int]:
-        lag: Counter[str] = Counter()
-        for topic, partitions in self.ends.items():
-            known = self.positions.get(topic, {})
-            lag[self._stream(topic)] += sum(max(end - known.get(p, 0), 0) for p, end in partitions.items())
-        return dict(lag)
 
     def _stream(self, topic: str) -> str:
         return topic if self.plan is None else self.plan.stream_of(topic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import Any, Final, Self
@@ -25,7 +26,7 @@ class Tap:
     """Samples of the records that reach a node. A context manager.
 
     Created by :meth:`RunningApplication.tap`, which has an example. Iteration returns the samples in the buffer, then waits for new ones.
-    It ends with the tap or the application.
+    It ends with the tap or the application. A tap without a lease also ends when nobody refers to it any more.
 
     Args:
         node: The name of the node.
@@ -51,6 +52,10 @@ class Tap:
         self._has_ended = has_ended
         self._id: str = ask("open", {"node": node, "limit": limit, "lease_s": lease_s})
         self._final: TapContent | None = None
+        if (
+            lease_s is None
+        ):  # else the application is in another process, which the garbage collector must not wait for
+            weakref.finalize(self, ask, "abandon", {"tap": self._id}).atexit = False
 
     def records(self) -> tuple[TapRecord, ...]:
         """Return the samples in the buffer, oldest first.

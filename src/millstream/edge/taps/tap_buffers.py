@@ -127,15 +127,17 @@ class TapBuffers:
         self._plan = plan
         self._lock = threading.Lock()
         self._buffers: dict[str, _Buffer] = {}
+        self._abandoned: deque[str] = deque()
         self._batch: int | None = None
         self._ended = False
 
     def answer(self, action: str, arguments: Mapping[str, object]) -> object:
-        """Execute an action: ``open``, ``read`` or ``close``."""
+        """Execute an action: ``open``, ``read``, ``close`` or ``abandon``."""
         actions: dict[str, Callable[..., object]] = {
             "open": self.open,
             "read": self.read,
             "close": self.close,
+            "abandon": self.abandon,
         }
         return actions[action](**arguments)
 
@@ -183,11 +185,17 @@ class TapBuffers:
         log.info("a tap on node %r is closed", buffer.node)
         return buffer.content(ended=True)
 
+    def abandon(self, tap: str) -> None:
+        """Let :meth:`nodes` end a tap, unless it is closed. The garbage collector calls this, in a thread that may hold the lock."""
+        self._abandoned.append(tap)
+
     def nodes(self) -> tuple[str, ...]:
-        """Return the tapped nodes; ends taps that are no longer read."""
-        if not self._buffers:
+        """Return the tapped nodes; ends taps that are no longer read or have been abandoned."""
+        if not (self._buffers or self._abandoned):
             return ()
         with self._lock:
+            while self._abandoned:
+                self._buffers.pop(self._abandoned.popleft(), None)
             for tap in [tap for tap, buffer in self._buffers.items() if buffer.expired()]:
                 log.info("the tap on node %r has ended, because it was not read", self._buffers.pop(tap).node)
             return tuple(sorted({buffer.node for buffer in self._buffers.values()}))

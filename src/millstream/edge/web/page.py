@@ -19,15 +19,11 @@ from millstream.core.model.errors import ControlError, QueryError
 from millstream.core.queries.question import Answer as QueryAnswer
 from millstream.core.queries.question import Question
 from millstream.core.topology.plan import Plan
-from millstream.edge.control.control_file import write_private_file
 from millstream.edge.control.remote_commands import Controllable
 from millstream.edge.metrics.application_metrics import Measured
 from millstream.edge.web.health import Viewer
 from millstream.edge.web.listener import Guard, HttpRequest, HttpResponse, Route
 from millstream.edge.web.plan_routes import plan_routes
-
-FILE: Final = "page.url"
-"""The file with the URL of the page, in the application's directory."""
 
 _API: Final = "/api/"
 _STATIC: Final = Path(__file__).with_name("static")
@@ -71,32 +67,6 @@ def page_routes(
         **_commands(application, viewer),
         **query_routes(application),
     }
-
-
-def announce(home: Path, url: str, token: str) -> Path:
-    """Write the page's URL with its token to a file that only this user may read; return the file.
-
-    Raises:
-        SettingsError: If the file cannot be written.
-    """
-    file = home / FILE
-    write_private_file(file, f"{url}/#{token}\n")
-    return file
-
-
-def address_of(home: Path, application_id: str) -> str:
-    """Return the URL, with the token, of the page of an application on this host.
-
-    Raises:
-        ControlError: If the application has no page, or the file cannot be read.
-    """
-    try:
-        return (home / FILE).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ControlError(
-            f"application {application_id!r} has no page that this user can open ({error.strerror or error}: "
-            f"{str(home / FILE)!r}). Start it with page_port=0, or pass the application's --state-dir"
-        ) from None
 
 
 def _file(name: str, kind: str) -> Route:

@@ -522,16 +522,27 @@ class TestProcess:
             assert driver.read("out") == []
             assert driver.store("totals").get("k") is None
 
-    def test_what_does_not_travel_with_the_record_cannot_be_read(self) -> None:
+    @pytest.mark.parametrize(
+        "access",
+        [
+            lambda store: store.get("other"),
+            lambda store: store.put("other", 1),
+            lambda store: store.put("other", None),
+            lambda store: store.put_if_absent("other", 1),
+            lambda store: store.delete("other"),
+        ],
+    )
+    def test_what_does_not_travel_with_the_record_can_be_neither_read_nor_written(self, access: Any) -> None:
         def other(record: Any, context: ms.CallContext) -> None:
-            context.state_store("totals").get("other")
+            access(context.state_store("totals"))
 
         with (
             Driver(self.totals(other)) as driver,
-            pytest.raises(ProcessingError, match="its record's key is sent with it"),
+            pytest.raises(ProcessingError, match="'other', but only the entry of its record's key is sent"),
         ):
             pipe(driver, ("k", "v"))
 
+    def test_a_store_that_is_not_connected_cannot_be_read(self) -> None:
         def unknown(record: Any, context: ms.CallContext) -> None:
             context.state_store("counts")
 
@@ -616,6 +627,7 @@ def test_results_may_be_counted() -> None:
         ({"retry": ms.Retry}, "retry must be created with"),
         ({"circuit_breaker": 5}, "circuit_breaker must be created with"),
         ({"on_failure": ms.dead_letter("")}, "on_failure must be"),
+        ({"on_failure": ms.dead_letter("not a topic!")}, "'not a topic!' cannot be the name of a topic"),
         ({"batch": 50}, r"batch=\(max_records, max_wait\): it must be a pair of values, not 50"),
         ({"batch": (2.5, 10)}, "max_records of batch"),
         ({"rate_limit": 100}, r"rate_limit=\(calls, per\): it must be a pair of values, not 100"),
@@ -654,6 +666,11 @@ def test_impossible_options_are_refused(options: Any, message: str) -> None:
         (lambda: ms.Retry(factor=float("nan")), "it must be a number"),
         (lambda: ms.Retry(on=[ValueError]), "tuple of exception classes"),  # type: ignore[arg-type]
         (lambda: ms.Retry(on="ValueError"), "tuple of exception classes"),  # type: ignore[arg-type]
+        (
+            lambda: ms.Retry(on=(OSError, asyncio.CancelledError)),  # type: ignore[arg-type]
+            "CancelledError is no subclass of Exception",
+        ),
+        (lambda: ms.Retry(on=SystemExit), "SystemExit is no subclass of Exception"),  # type: ignore[arg-type]
         (lambda: ms.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) must be a whole number"),
     ],
 )
@@ -671,6 +688,39 @@ def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
         stream.process_async(print, stores=["nowhere"])
     with pytest.raises(TopologyError, match="use map_values_async"):
         stream.process_async(print, batch=(2, 5))  # type: ignore[call-arg]
+
+
+class Resets(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None:
+        self.context.state_store("totals").put(record.key, 0)
+        self.context.forward(record)
+
+
+class TestAStoreOfProcessAsync:
+    @staticmethod
+    def topology(position: str) -> ms.Topology:
+        builder = ms.StreamsBuilder()
+        builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
+        stream, other = builder.stream("in"), builder.stream("other")
+        if position == "in front":
+            stream = stream.process(Resets, stores=["totals"], name="resets")
+        called = stream.process_async(lambda record, context: None, stores=["totals"], name="calls")
+        beside = {"beside": stream, "elsewhere": other, "behind both": called.merge(other)}
+        behind = beside.get(position, called.filter(lambda key, value: True))
+        if position != "in front":
+            behind.process(Resets, stores=["totals"], name="resets")
+        return builder.build()
+
+    @pytest.mark.parametrize("position", ["in front", "beside", "elsewhere", "behind both"])
+    def test_is_not_used_by_an_operator_that_writes_during_a_call(self, position: str) -> None:
+        with pytest.raises(
+            TopologyError, match=r"'resets' uses store 'totals' of 'calls', .* would be overwritten"
+        ):
+            self.topology(position)
+
+    def test_may_be_used_behind_it(self) -> None:
+        with Driver(self.topology("behind")) as driver:
+            driver.pipe("in", "k", "v")
 
 
 class TestWhatCallsDoWrong:
@@ -692,6 +742,13 @@ class TestWhatCallsDoWrong:
             driver.advance_wall_clock(2_000)
             assert (out(driver), driver.metrics()["dropped_records"]) == (["good"], 1)
             assert driver.committed_offset("in") == 2
+
+    def test_what_cancels_itself_can_be_retried(self) -> None:
+        retry = ms.Retry(initial=10, jitter=0, max_attempts=2, on=(ProcessingError,))
+        with Driver(mapping(self.cancelled, with_key=False, on_failure="skip", retry=retry)) as driver:
+            pipe(driver, ("a", "bad"))
+            driver.advance_wall_clock(100)
+            assert driver.metrics()["calls_retried"] == 1
 
     def test_an_error_that_cannot_be_printed_has_failed_too(self) -> None:
         class SilentError(Exception):

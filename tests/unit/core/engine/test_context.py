@@ -151,6 +151,12 @@ class TestStores:
         assert values(host.run("in", ("a", "1", 0), ("a", "2", 0))) == ["None", "1"]
         assert values(host.run("in", ("a", "3", 0))) == ["2"]
 
+    def test_are_given_for_their_name_or_their_specification(self) -> None:
+        contexts: list[ms.ProcessorContext] = []
+        supplier = processing(lambda context, record: None, init=contexts.append)
+        Host(processor_topology(supplier, stores=[STORE]))
+        assert contexts[0].state_store(STORE) is contexts[0].state_store("seen")
+
     def test_that_are_not_connected_are_refused(self) -> None:
         supplier = processing(lambda context, record: None, init=lambda context: context.state_store("sen"))
         with pytest.raises(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
 import millstream as ms
+from millstream.core.asynchronous.call import Call, Failed, Settled, Ticket
+from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.engine.asynchronous.in_flight_record import in_bytes
 from millstream.core.model.errors import ProductionError
 from millstream.testing import TopologyTestDriver as Driver
@@ -96,6 +99,81 @@ class TestOfAProcessor:
         host.restart()
         ((topic, letters),) = host.step().sends
         assert (topic, letters.keys, letters.values) == ("dead", [b"k"], [b'{"a":1}'])
+
+
+def looked_up(text: str = "plum") -> Failed:
+    """Return the failure of a call, as an async worker notes it."""
+    dispatcher = Dispatcher(ms.Calls())
+    dispatcher.offer(Call(Ticket("call", 0, 1, ""), PRICES.__getitem__, (text,)), 0)
+    (start,) = dispatcher.start(0)
+    try:
+        start.run()
+    except KeyError as error:
+        dispatcher.end(start.number, start.raised(error), 0)
+    ((_, failed),) = dispatcher.take_settled()
+    assert isinstance(failed, Failed)
+    return failed
+
+
+PRICES: dict[str, str] = {}
+
+
+class TestTheException:
+    @staticmethod
+    def headers(failed: Settled, *, repeats_sends: bool = True) -> dict[str, bytes]:
+        builder = ms.StreamsBuilder()
+        builder.stream("in").map_values_async(str.upper, name="call", on_failure=TO_DEAD)
+        host = Host(builder.build(), repeats_sends=repeats_sends)
+        (call,) = host.run("in", ("k", "v", 1)).issue
+        host.task.done(call.ticket, failed)
+        outcome = host.step()
+        if not repeats_sends:
+            host.restart()
+            outcome = host.step()
+        ((_, letters),) = outcome.sends
+        assert letters.headers is not None
+        return dict(letters.headers[0])
+
+    @pytest.mark.parametrize("repeats_sends", [True, False])
+    def test_is_described_also_after_the_failure_was_stored(self, repeats_sends: bool) -> None:
+        headers = self.headers(looked_up(), repeats_sends=repeats_sends)
+        assert headers["__streams.errors.exception"] == b"builtins.KeyError"
+        assert headers["__streams.errors.message"] == b"'plum'"
+        assert headers["millstream.error.error"] == b"KeyError: 'plum'"
+        assert b"in looked_up\n    start.run()" in headers["millstream.error.traceback"]
+        assert headers["__streams.errors.stacktrace"] == headers["millstream.error.traceback"]
+
+    def test_is_unknown_in_a_failure_that_an_earlier_version_stored(self) -> None:
+        older = Failed(1, "KeyError: 'plum'")
+        for name in ("kind", "trace"):
+            del older.__dict__[name]
+        headers = self.headers(pickle.loads(pickle.dumps(older)))
+        assert headers["millstream.error.error"] == b"KeyError: 'plum'"
+        assert (headers["__streams.errors.exception"], headers["millstream.error.traceback"]) == (b"", b"")
+
+    @pytest.mark.parametrize("letter", ["x", "д", "\U0001f600"])
+    def test_makes_a_letter_at_most_64_kib_larger_than_its_record(self, letter: str) -> None:
+        headers = self.headers(looked_up(letter * 250_000))
+        assert sum(len(name) + len(value) for name, value in headers.items()) <= 64 << 10
+        assert headers["millstream.error.error"].decode().startswith(f"KeyError: '{letter}{letter}")
+        headers["millstream.error.traceback"].decode()
+
+    def test_of_a_processor_has_the_same_limit(self) -> None:
+        builder = ms.StreamsBuilder()
+        builder.stream("in").map_values(float).to("out", value=ms.serdes.float64)
+        policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
+        with Driver(builder.build(), policies=policies) as driver:
+            driver.pipe("in", "k", "x" * 250_000)
+            (found,) = driver.read("dead")
+        assert len(found.value) == 250_000
+        assert sum(len(name) + len(value) for name, value in found.headers) <= 64 << 10
+
+
+def test_they_are_read_as_bytes_although_a_sink_chooses_its_topics() -> None:
+    builder = ms.StreamsBuilder()
+    called = builder.stream("in").map_values_async(fails, on_failure=TO_DEAD)
+    called.to(lambda key, value, context: "out", value=ms.serdes.int64)
+    assert letter(builder.build(), "k", "hello") == (b"k", b"hello")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +79,22 @@ def test_each_key_gets_the_results_of_the_undivided_task(
     rows: list[tuple[str | None, str | None, int]], commit_every: int
 ) -> None:
     assert outputs(rows, commit_every, 2) == outputs(rows, commit_every, 1)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 17])
+@pytest.mark.parametrize("commit_every", [1, 2, 3])
+def test_an_update_that_waits_in_a_cache_is_part_of_the_row_that_it_makes_due(
+    parallelism: int, commit_every: int
+) -> None:
+    """The row of a key range was due before its newest update had left the cache, so it was forwarded twice."""
+    builder = ms.StreamsBuilder()
+    windowed = builder.stream("words").group_by_key().windowed_by(ms.TumblingWindows(50, grace=20))
+    delayed = windowed.count(store="counts").suppress(ms.Suppressed.until_time_limit(40))
+    delayed.to_stream(lambda window, count: window.key).to("out", value=ms.serdes.int64)
+    with TopologyTestDriver(builder.build(), parallelism=parallelism, commit_every=commit_every) as driver:
+        for key, time in (("a", 150), ("a", 190), ("b", 300)):
+            driver.pipe("words", key, "x", timestamp=time)
+        driver.commit()
+        assert [(record.key, record.value, record.timestamp) for record in driver.read("out")] == [
+            ("a", 2, 190)
+        ]

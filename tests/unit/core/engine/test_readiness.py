@@ -45,6 +45,34 @@ def test_a_task_that_knows_nothing_of_its_inputs_waits_for_none() -> None:
     assert (values(outcome), outcome.waiting, outcome.metrics.enforced) == (["fast 1", "fast 2"], None, 0)
 
 
+class TestTheLogsOfASplitPartition:
+    PRIMARY, LOG, OTHER = (
+        TopicPartition("in", 0),
+        TopicPartition("in-fanout-0", 0),
+        TopicPartition("other", 0),
+    )
+
+    def step(self, host: Host, *closed: TopicPartition) -> Outcome:
+        host.task.inform(InputFacts((self.PRIMARY, self.LOG, self.OTHER), closed=frozenset(closed)))
+        return host.step()
+
+    def test_closed_logs_are_not_waited_for_while_another_log_has_records(self) -> None:
+        host = host_of(FOREVER, ("in", "in-fanout-0", "other"))
+        feed(host, "in", 1)
+        feed(host, "other", 0, 2)
+        outcome = self.step(host, self.PRIMARY, self.LOG)
+        # in: [], other: [2]
+        assert values(outcome) == ["other 0", "in 1"]
+        assert (why(outcome), outcome.metrics.enforced) == (("in", "lag", 0), 0)
+
+    def test_a_log_that_is_not_closed_is_waited_for_as_any_input(self) -> None:
+        host = host_of(FOREVER, ("in", "in-fanout-0", "other"))
+        feed(host, "other", 2)
+        assert why(self.step(host, self.PRIMARY)) == ("in-fanout-0", "idle", 0)
+        feed(host, "in-fanout-0", 3)
+        assert values(self.step(host, self.PRIMARY)) == ["other 2"]
+
+
 class TestAnEmptyInput:
     def test_is_not_waited_for_while_all_hold_records(self) -> None:
         host = host_of(FOREVER)

@@ -45,8 +45,27 @@ def test_a_topic_is_chosen_by_where_the_record_came_from() -> None:
 
 
 def test_a_topic_that_is_no_name_is_a_production_error() -> None:
-    with pytest.raises(ProductionError, match="offset 0"):
+    with pytest.raises(
+        ProductionError, match=r"offset 0 .*\. Correct the function that chooses the topic, or set "
+    ):
         Host(sending(topic=lambda key, value, context: None)).run("in", ("a", "1", 0))
+
+
+def test_a_partitioner_that_fails_is_what_the_error_says_to_correct() -> None:
+    def raises(topic: str, key: Any, value: Any, partitions: int) -> int:
+        raise LookupError("no such region")
+
+    for partitioner in (raises, lambda topic, key, value, partitions: 99):
+        with pytest.raises(ProductionError, match=r"topic 'out': .*\. Correct the partitioner, or set "):
+            Host(sending(topic="out", partitioner=partitioner), partitions={"out": 4}).run(
+                "in", ("a", "1", 0)
+            )
+
+
+def test_a_key_that_does_not_fit_needs_other_serdes_also_with_a_partitioner() -> None:
+    topology = sending(topic="out", key=ms.serdes.int64, partitioner=lambda *_: 0)
+    with pytest.raises(ProductionError, match=r"\. Set serdes that fit the records on the sink, or set "):
+        Host(topology).run("in", ("a", "1", 0))
 
 
 def test_a_partitioner_chooses_or_leaves_it_to_the_key() -> None:

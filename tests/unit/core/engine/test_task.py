@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.engine.records.queue import MERGED
+from millstream.core.engine.records.merging import WRITER_HEADER, merged_by_time
+from millstream.core.engine.records.queue import MERGED, QueueId
+from millstream.core.engine.step_outcome import Snapshot
 from millstream.core.engine.task import Task
 from millstream.core.model.errors import StoreError
 from millstream.core.model.ids import TaskId, TopicPartition
@@ -21,6 +23,14 @@ def upper() -> ms.Topology:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(str.upper).to("out")
     return builder.build()
+
+
+def part_of(written: list[tuple[int, bytes, int]]) -> Records:
+    """Build a part of a repartition topic: the offset, writer and time of each record."""
+    offsets, writers, timestamps = map(list, zip(*written))
+    names = [b"r%d" % offset for offset in offsets]
+    headers = [((WRITER_HEADER, writer),) for writer in writers]
+    return Records([None] * len(names), names, timestamps, offsets, headers)
 
 
 def times() -> ms.Topology:
@@ -203,6 +213,20 @@ class TestSnapshot:
         host.task.feed(again, fed([0, 2, 1, 3, 4]), 5, lane=MERGED)  # read again from the committed offset
         outcome = host.step()
         assert (values(outcome), outcome.committable) == (["R0", "R2", "R4"], {again: 5})
+
+    def test_what_was_merged_by_time_is_known_in_every_part_of_what_a_rebuilt_task_reads_again(self) -> None:
+        """A part may have offsets far before and behind its position, because the parts are in the order of time."""
+        again, known = TopicPartition("in", 0), Snapshot(taken={QueueId(TopicPartition("in", 0), MERGED): 20})
+        host = Host(upper())
+        host.restart(lambda _: known)
+        written = [(offset, b"0_0", 100 + offset) for offset in range(20)]
+        written += [(offset, b"0_1", offset) for offset in range(20, 40)]
+        parts = list(merged_by_time([part_of(written[:20]), part_of(written[20:])]))
+        for number, part in enumerate(parts, 1):
+            host.task.feed(again, part, 20 * number, lane=MERGED)
+        outcome = host.step()
+        assert values(outcome) == [f"R{offset}" for offset in range(20, 40)]
+        assert (outcome.committable, host.task.snapshot().taken) == ({again: 40}, {})
 
     def test_a_task_can_be_cut_at_every_record(self) -> None:
         host = Host(times())

@@ -106,7 +106,7 @@ class TestWithoutATimestamp:
     def test_the_record_fails(self) -> None:
         with pytest.raises(
             DeserializationError,
-            match=r"offset 1 .*: the record has no timestamp; set timestamp=\.\.\. of the source to extract one\. ",
+            match=r"offset 1 .*: the record has no timestamp\. Set timestamp=\.\.\. on the source to extract one, or set on_",
         ):
             Host(extracting(None)).run("in", ("a", "x", 1), ("b", "y", -1))
 
@@ -140,7 +140,10 @@ def fails(record: ms.ConsumerRecord, partition_time: int) -> int:
 )
 class TestAnExtractorThatFails:
     def test_is_located(self, extractor: Extractor, cause: str) -> None:
-        with pytest.raises(MillstreamError, match=rf"failed in stage 'deserialize' .* offset 0 .*{cause}"):
+        with pytest.raises(
+            MillstreamError,
+            match=rf"failed in stage 'deserialize' .* offset 0 .*{cause}.*\. Correct or replace the timestamp extractor, or",
+        ):
             Host(extracting(extractor)).run("in", ("a", "x", 1))
 
     def test_can_be_skipped(self, extractor: Extractor, cause: str) -> None:

@@ -38,6 +38,32 @@ def test_has_no_negative_timestamp(make: object) -> None:
         make()  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("timestamp", [1.5, "now", None])
+def test_has_a_whole_timestamp(timestamp: object) -> None:
+    with pytest.raises(TypeError, match=f"timestamp of a record must be an int of ms, not {timestamp!r}"):
+        ms.Record("k", 1, timestamp)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be an int of ms"):
+        RECORD.with_timestamp(timestamp)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"a": b"b"},
+        {"a": "b"},
+        ("a", b"b"),
+        (("a", "b"),),
+        ((b"a", b"b"),),
+        (("a", b"b", b"c"),),
+        ("ab",),
+        "ab",
+    ],
+)
+def test_has_headers_that_a_topic_can_contain(headers: object) -> None:
+    with pytest.raises(TypeError, match="headers of a record must be pairs of a name and bytes or None"):
+        ms.Record("k", 1, 5, headers)  # type: ignore[arg-type]
+
+
 class TestColumns:
     def test_columns_are_appended(self) -> None:
         records = Records([b"a"], [b"1"], [1], [0])

@@ -9,7 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.core.model.errors import SerdeError
-from millstream.core.model.serdes import SerdeContext, change, quickly
+from millstream.core.model.serdes import SerdeContext, change, quickly, serialize_for_topic
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from unit.helpers import Host, sent
@@ -214,7 +214,42 @@ def test_what_32_bits_do_not_hold_is_the_same_wherever_micro_batches_are_cut() -
     assert store.get("a") == ms.serdes.float32.deserialize(ms.serdes.float32.serialize(0.1)) != 0.1
 
 
+@pytest.mark.parametrize("written", ["text", 5, bytearray(b"x")])
+def test_what_a_serde_of_ones_own_writes_is_bytes(written: object) -> None:
+    kind = type(written).__name__
+    message = f"serialize of the serde 'own' returned {kind}, not bytes; correct the function"
+    plain = ms.serdes.of(lambda value: written, bytes.decode, name="own")  # type: ignore[arg-type, return-value]
+    with pytest.raises(SerdeError, match=message):
+        plain.serialize("a")
+    in_context = ms.serdes.in_context(
+        lambda value, context: written,  # type: ignore[arg-type, return-value]
+        lambda data, context: data.decode(),
+        name="own",
+    )
+    with pytest.raises(SerdeError, match=message):
+        in_context.serialize("a")
+    with pytest.raises(SerdeError, match=message):
+        serialize_for_topic(in_context, "a", "out", "value", ())
+
+
+def test_a_serde_of_ones_own_may_write_null_and_equals_one_of_the_same_functions() -> None:
+    def null(value: str) -> Any:
+        return None
+
+    assert ms.serdes.of(null, bytes.decode).serialize("a") is None
+    assert ms.serdes.of(null, bytes.decode) == ms.serdes.of(null, bytes.decode)
+
+
 class TestInContext:
+    def test_headers_that_no_topic_can_contain_are_refused(self) -> None:
+        def write(value: str, context: Any) -> bytes:
+            context.headers.append(("schema", 1))
+            return value.encode()
+
+        serde = ms.serdes.in_context(write, lambda data, context: data.decode())
+        with pytest.raises(TypeError, match="headers of a record must be pairs"):
+            serialize_for_topic(serde, "a", "out", "value", ())
+
     """Serdes that see topic and headers, as ``Serializer.serialize(topic, headers, data)`` does."""
 
     seen: list[tuple[str | None, str, tuple[Any, ...]]]

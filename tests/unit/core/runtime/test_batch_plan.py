@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 
+from millstream.core.model.ids import TopicPartition
 from millstream.core.ports import BatchId
 from millstream.core.runtime.batch_plan import BatchPlan, Initialization, WallClock
-from millstream.core.runtime.remaining_inputs import RemainingInputs
+from millstream.core.runtime.remaining_inputs import RemainingInputs, TaskInput
 from millstream.core.topology.routing import Routing
 
 STORED = (
     '{"topics": {"in": {"0": 5, "1": 7}}, "checkpoint": "5f3a", "batch": 12, "tick": 3, "now_ms": 1000, "ahead_ms": 5000, '
-    '"stores": {"s": "key-value"}, "internal": {"app-again-repartition": 2}, "unfinished": ["s"], '
+    '"stores": {"s": "key-value"}, "internal": {"app-again-repartition": 2}, "unfinished": {"s": "process_async"}, '
     '"parts": {"0": [["in"], ["s"], 2]}, "topic_ids": {"in": "id"}, '
     '"routing": {"routes": {"in": [2, "producer"]}, "stores": {"s": ["in"]}}, '
     '"inputs": {"lag": {"in": {"0": 9}}, "until": {"in": {"0": 70}}, "paused": ["o"], "bounded": true, "unknown": true, '
@@ -39,6 +40,10 @@ def test_an_offset_of_an_older_version_says_less() -> None:
     assert (*more, plan.taps) == (None, None, (), None, None, None, ())
 
 
+def test_an_older_offset_does_not_say_which_operators_keep_unfinished_records() -> None:
+    assert BatchPlan.from_json({"topics": {}, "unfinished": ["s"]}).topology.unfinished == {"s": ""}
+
+
 def test_the_message_to_a_task_crosses() -> None:
     message = Initialization(rebuild=True, new_topics=("s",))
     assert Initialization.decode(message.encode()) == message
@@ -50,3 +55,11 @@ def test_what_no_broker_knows_is_said() -> None:
         == RemainingInputs()
     )
     assert RemainingInputs(unknown=True).to_json()["unknown"]
+
+
+def test_what_remains_crosses() -> None:
+    log = TopicPartition("orders-fanout-0", 1)
+    remaining = RemainingInputs({log: 3}, {log: 70}, frozenset(["paused"]), closed=frozenset([log]))
+    assert RemainingInputs.from_json(json.loads(json.dumps(remaining.to_json()))) == remaining
+    task_input = TaskInput({log: 3}, ended=frozenset([log]), closed=frozenset([log]))
+    assert TaskInput.decode(task_input.encode()) == task_input

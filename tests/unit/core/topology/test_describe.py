@@ -241,5 +241,5 @@ def test_a_plan_that_starts_reports_where_stores_and_commits_are_kept() -> None:
     )
     assert text.splitlines()[-2:] == [
         "  internal topic app-counts-changelog (3 partitions, cleanup.policy=compact, message.timestamp.type=CreateTime, segment.ms=9)",
-        "  internal topic app-commits (2 partitions, cleanup.policy=compact, segment.ms=9)",
+        "  internal topic app-commits (2 partitions, cleanup.policy=compact, segment.bytes=52428800, segment.ms=9)",
     ]

@@ -107,7 +107,7 @@ class TestWhatTheOffsetCarries:
         routing = Routing({"a": Route((0, 1), "producer"), "b": Route((1, 0), "key")}, {"s": ("a", "b")})
         lineage = Lineage(parts(_0=(("a",), ("s",)), _7=((), ())), {"a": "id"}, routing=routing)
         remembered = Remembered(
-            {"s": "x"}, {"r": 2}, lineage.parts, {"a": "id"}, {"a": {0: 4}}, frozenset(["s"]), routing
+            {"s": "x"}, {"r": 2}, lineage.parts, {"a": "id"}, {"a": {0: 4}}, {"s": "process_async"}, routing
         )
         offset = {"topics": {"a": {"0": 4}}, **remembered.to_json()}
         assert parts_from_json(offset["parts"]) == lineage.parts

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pickle
 import threading
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Done, Failed, Settled, Ticket, Waits
+from millstream.core.model.calls import Calls, CircuitBreaker
 from millstream.core.model.errors import ProcessingError
+from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
 from millstream.drivers.async_worker.worker_messages import answer_bytes, unpacked
 
 
@@ -36,6 +39,29 @@ def arrived(*settled: Settled, apart: bool = False) -> list[Settled]:
     assert answer is not None
     assert [ticket for ticket, _ in answer.settled] == tickets
     return [result for _, result in answer.settled]
+
+
+class Shards:
+    """Chooses an endpoint for each key, and remembers it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Any, str] = {}
+
+    def __call__(self, key: Any, value: Any) -> str:
+        return self.seen.setdefault(key, f"shard-{len(self.seen)}")
+
+
+def test_options_are_the_same_in_every_python_worker_if_endpoint_keeps_state() -> None:
+    calls = Calls(circuit_breaker=CircuitBreaker(), endpoint=Shards())
+    digests = set()
+    for key in ("a", "b"):
+        own = pickle.loads(pickle.dumps(calls))
+        own.endpoint(key, None)
+        connection = AsyncWorkerConnection(AsyncWorkerAddress("app", 1, Path("/nowhere")))
+        digests.add(connection._digest(own))
+        (data,) = connection._pickles.values()
+        assert pickle.loads(data) == Calls(circuit_breaker=CircuitBreaker())
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -71,6 +97,19 @@ def test_an_error_brings_its_traceback(kind: Any) -> None:
         assert failed.error is not None
         text = "".join(traceback.format_exception(failed.error))
         assert text.count(", in call\n") == 1
+
+
+def test_the_texts_of_an_error_travel_also_if_its_class_does_not() -> None:
+    failed = Failed(
+        1, "404", KeywordsError("404", request=None), kind="client.KeywordsError", trace="the trace"
+    )
+    (received,) = arrived(failed)
+    assert isinstance(received, Failed)
+    assert (type(received.error), received.kind, received.trace) == (
+        ProcessingError,
+        "client.KeywordsError",
+        "the trace",
+    )
 
 
 def test_a_result_that_cannot_be_unpickled_takes_no_other_with_it() -> None:

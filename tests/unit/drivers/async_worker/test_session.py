@@ -43,7 +43,7 @@ def question(
 
 
 def starts(session: Session, now_ms: int = 0) -> list[Start]:
-    return [start for _, start in session.start(now_ms)]
+    return [start for _, start in session.start(now_ms, lambda call: True)]
 
 
 def begun(session: Session, now_ms: int = 0) -> list[Ticket]:
@@ -68,6 +68,47 @@ def test_a_question_that_is_asked_again_makes_no_second_call() -> None:
     for _ in range(2):
         session.ask(question(order(first)), LOADED, 0)
     assert begun(session) == [first]
+
+
+@pytest.mark.parametrize(("batch_ms", "lease_ms"), [(100, 30_000), (20_000, 200_000)])
+def test_no_call_begins_once_the_task_has_not_asked_for_long(batch_ms: int, lease_ms: int) -> None:
+    session = Session("0_0")
+    first, *queued = (ticket(number, "a") for number in range(3))
+    session.ask(question(*map(order, (first, *queued))), LOADED, 0)
+    (start,) = starts(session)
+    session.ask(question(unfinished=(first, *queued), batch=2), LOADED, batch_ms)
+    last_ms = batch_ms + lease_ms
+    session.end("call", start.number, ["V"], last_ms)
+    (second,) = starts(session, last_ms)
+    session.end("call", second.number, ["V"], last_ms + 1)
+    assert begun(session, last_ms + 1) == []
+    assert session.wake_at_ms(last_ms + 1) is None
+    session.ask(question(unfinished=(first, *queued), batch=3), LOADED, last_ms + 2)
+    assert begun(session, last_ms + 2) == [queued[1]]
+
+
+def test_a_running_call_still_times_out_after_the_lease() -> None:
+    session, slow = Session("0_0"), {**LOADED, OPTIONS: Calls(timeout=90_000)}
+    session.ask(question(order(ticket(0, "a"))), slow, 0)
+    (start,) = starts(session)
+    assert session.wake_at_ms(60_000) == 90_000
+    assert session.expire(90_000) == [("call", start.number)]
+
+
+def test_a_pause_without_calls_does_not_lengthen_the_lease() -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    session.ask(question(), LOADED, 0)
+    session.ask(question(order(first), batch=2), LOADED, DAY_MS)
+    assert session.lease_ends_ms == DAY_MS + 30_000
+
+
+def test_calls_with_options_that_have_changed_are_given_up() -> None:
+    session, first = Session("0_0"), ticket(0, "a")
+    session.ask(question(order(first)), LOADED, 0)
+    (start,) = starts(session)
+    assert session.ask(question(unfinished=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
+    assert session.expire(2) == [("call", start.number)]
+    assert session.expire(2) == []
 
 
 def test_what_it_does_not_know_is_lost() -> None:

@@ -34,6 +34,19 @@ def test_clients_are_gone_before_python_ends() -> None:
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["one", "two"], "")
 
 
+def test_a_client_with_a_thread_of_its_own_is_closed() -> None:
+    program = (
+        "from millstream.drivers.kafka.clients import ThreadedClient, hang_up, warm\n"
+        "class Client(ThreadedClient):\n"
+        "    def __init__(self, settings): self.name = settings['client.id']\n"
+        "    def close(self, timeout): print(self.name, flush=True)\n"
+        "for name in ('first', 'second'): warm(Client, {'client.id': name})\n"
+        "hang_up({'client.id': 'second'})\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["second", "first"], "")
+
+
 def test_a_client_that_is_never_gone_does_not_keep_the_process() -> None:
     ended = _run("threading.Event().wait()")
     assert (ended.returncode, ended.stdout.split()) == (0, ["one"])

@@ -133,6 +133,57 @@ def test_the_socket_goes_with_the_server(server: ControlServer) -> None:
     assert server.address.ask("plan", 1) is None
 
 
+SERVED = """
+import sys
+from pathlib import Path
+from millstream.drivers.spark.control import ControlServer
+
+print(ControlServer(lambda question, data: data, b"key", Path(sys.argv[1])).address.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_connections_to_runs_that_were_killed_or_have_stopped_are_closed(
+    server: ControlServer, tmp_path: Path
+) -> None:
+    control._IDLE.clear()
+    server.address.ask("plan", 1)
+    killed = subprocess.Popen(
+        [sys.executable, "-c", SERVED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with killed:
+        assert killed.stdout is not None
+        of_killed = ControlAddress(killed.stdout.readline().strip(), b"key")
+        assert of_killed.ask("plan", 1) == 1
+        killed.kill()
+    stopped = ControlServer(lambda question, data: data, b"key", process_directory())
+    assert stopped.address.ask("plan", 1) == 1
+    (idle,) = control._IDLE[stopped.address]
+    stopped.close()
+    started = ControlServer(lambda question, data: data, b"key", process_directory())
+    try:
+        assert started.address.ask("plan", 1) == 1
+        assert control._IDLE.keys() == {server.address, started.address}
+        assert idle.closed
+        assert server.address.ask("plan", 2) == ("plan", 2)
+    finally:
+        started.close()
+
+
+def test_a_connection_that_breaks_is_closed_and_forgotten(server: ControlServer) -> None:
+    server.address.ask("plan", 1)
+    (idle,) = control._IDLE[server.address]
+    server.close()
+    with socket.socket(fileno=os.dup(idle.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+    assert server.address.ask("plan", 1) is None
+    assert idle.closed
+    assert server.address not in control._IDLE
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_cannot_connect(server: ControlServer) -> None:
     assert stat.S_IMODE(Path(server.address.path).parent.stat().st_mode) == 0o700

@@ -23,6 +23,7 @@ from millstream.core.model.errors import (
 )
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
+from millstream.core.queries.question import Question
 from millstream.core.runtime.lifecycle import Event
 from millstream.core.runtime.messages import PlanRequest
 from millstream.core.runtime.origins import Begun, first_offset
@@ -80,7 +81,8 @@ def group() -> AwayOnce:
 
 
 @pytest.fixture
-def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
+def starting(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
+    """The application before its first launch has planned the topology."""
     lease = Lease.take(tmp_path, "app", "running")
     resources = Resources(
         GroupOffsets(group),
@@ -93,9 +95,14 @@ def running(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
         last_records=lambda topic, last, serdes: [(0, 7, 1_000, topic, last)],
     )
     made = RunningApplication("app", resources)
-    made._run.continues = continuity(plan(), None, {}, exactly_once=False), {}
     yield made
     made._run.release()
+
+
+@pytest.fixture
+def running(starting: RunningApplication) -> RunningApplication:
+    starting._run.continues = continuity(plan(), None, {}, exactly_once=False), {}
+    return starting
 
 
 def plan() -> Plan:
@@ -104,6 +111,22 @@ def plan() -> Plan:
     for topics, store in ((["in", "in-too"], "first"), (["other"], "second")):
         builder.stream(topics).to_table(store=store)
     return builder.build().plan("app")
+
+
+def test_an_application_that_is_not_planned_yet_refuses_commands_and_queries(
+    starting: RunningApplication,
+) -> None:
+    """Its page is already open."""
+    for refused in (
+        starting.pause,
+        starting.resume,
+        lambda: starting.throttle("in", 5),
+        starting.stores,
+        lambda: starting.ask(Question("first", "all")),
+        lambda: starting.tap("read"),
+    ):
+        with pytest.raises(ControlError, match="'app' is starting, and its topology is not planned yet"):
+            refused()
 
 
 def test_committed_offsets_are_renewed_between_two_micro_batches(

@@ -20,6 +20,9 @@ from millstream.core.topology.plan import Plan
 from millstream.edge.application import standby as module
 from millstream.edge.application.standby import Standby
 from millstream.edge.settings.settings_loading import settings_from
+from millstream.edge.web import listeners
+from millstream.edge.web.listeners import Listeners
+from millstream.edge.web.page_address import address_of
 from unit.edge.metrics.looking import Looked
 
 _WAIT_S = 60
@@ -82,9 +85,12 @@ def started(
     return elected
 
 
-def taken_over(standby: Standby, port: int = 0) -> dict[str, str]:
+def taken_over(standby: Standby, home: Path, port: int = 0, page: int | None = None) -> dict[str, str]:
     """Let the listeners show a running application, and return their URLs."""
-    settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": port})
+    (home / "orders").mkdir(exist_ok=True)
+    settings = settings_from(
+        {"bootstrap_servers": "unused:1", "metrics_port": port, "page_port": page, "state_dir": str(home)}
+    )
     standby.listeners.open(Looked(), settings, lambda *arguments, **facts: None, no_plan)
     return standby.listeners.urls
 
@@ -125,7 +131,7 @@ def test_a_standby_lives_and_is_not_ready_until_it_runs_the_application(
     election.won.set()
     standby = elected.result(_WAIT_S)
     assert ask(url, "/readyz") == (503, "starting\n")
-    assert taken_over(standby) == {"metrics": url}
+    assert taken_over(standby, tmp_path) == {"metrics": url}
     assert ask(url, "/readyz") == (200, "running\n")
     assert 'millstream_state{application="orders",state="standby"} 0.0' in ask(url, "/metrics")[1]
     standby.leave()
@@ -157,8 +163,54 @@ def test_a_standby_waits_without_a_port_that_the_running_driver_of_its_host_has(
         assert f"cannot listen on 127.0.0.1:{port}" in caplog.text
         election.won.set()
         standby = elected.result(_WAIT_S)
-    assert ask(taken_over(standby, port)["metrics"], "/readyz") == (200, "running\n")
+    assert ask(taken_over(standby, tmp_path, port)["metrics"], "/readyz") == (200, "running\n")
     standby.leave()
+
+
+def test_a_takeover_opens_ports_that_the_former_driver_still_has_as_soon_as_they_are_free(
+    program: ThreadPoolExecutor,
+    election: FakeElection,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listeners, "_RETRY_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as metrics, socket.create_server(("127.0.0.1", 0)) as page:
+        ports = metrics.getsockname()[1], page.getsockname()[1]
+        elected = started(program, election, tmp_path, ports[0])
+        election.won.set()
+        standby = elected.result(_WAIT_S)
+        urls = taken_over(standby, tmp_path, *ports)
+        while not all(f":{port} (Address already in use)" in caplog.text for port in ports):
+            pass
+        assert urls == {}
+    while len(urls) < 2:
+        pass
+    assert ask(urls["metrics"], "/readyz") == (200, "running\n")
+    assert address_of(tmp_path / "orders", "orders").startswith(urls["page"])
+    standby.leave()
+    for url in urls.values():
+        with pytest.raises(ConnectionRefusedError):
+            ask(url, "/")
+
+
+def test_an_application_that_has_ended_opens_no_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_RETRY_S", 0.05)
+    before, made = set(threading.enumerate()), Listeners()
+    made.takes_over = True
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = settings_from(
+            {
+                "bootstrap_servers": "unused:1",
+                "metrics_port": other.getsockname()[1],
+                "state_dir": str(tmp_path),
+            }
+        )
+        made.open(Looked(), settings, lambda *arguments, **facts: None, no_plan)
+        made.close()
+    while not set(threading.enumerate()) <= before:
+        pass
+    assert made.urls == {}
 
 
 def test_an_address_that_is_not_of_this_host_ends_a_standby(election: FakeElection, tmp_path: Path) -> None:

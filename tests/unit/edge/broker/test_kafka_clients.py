@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 import millstream as ms
 from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
+from millstream.drivers.kafka import marks
 from millstream.drivers.kafka.clients import discard, warmed
 from millstream.drivers.kafka.fanout import sender
 from millstream.drivers.kafka.fanout.sender import FanOutSender
@@ -74,3 +76,45 @@ class TestLimitsOfRecords:
     def test_of_topics_do_not_bind_a_producer_that_compresses(self, codec: str, bound: bool) -> None:
         compressing = clients(**{"compression.type": codec})
         assert compressing.most_bytes_in(COUNTS) == ({"small": 5000} if bound else {})
+
+
+class CommitsTopic:
+    """The brokers, with a commits topic of two partitions whose marks are not among the group's offsets, and its readers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.created: list[Mapping[str, str]] = []
+        self.read: list[int] = []
+        monkeypatch.setattr(marks, "Broker", lambda *_: self)
+        monkeypatch.setattr(marks, "KafkaFetcher", lambda *_, **__: self)
+
+    group = "app-commits"
+
+    def ensure_topic(self, topic: str, partitions: int, config: Mapping[str, str], _: int) -> int:
+        assert (topic, partitions) == ("app-commits", 2)
+        self.created.append(config)
+        return partitions
+
+    def committed_offsets(self, counts: Mapping[str, int]) -> dict[str, dict[int, int]]:
+        return {}
+
+    def begin_offsets(self, counts: Mapping[str, int]) -> dict[str, dict[int, int]]:
+        return {topic: dict.fromkeys(range(count), 0) for topic, count in counts.items()}
+
+    def end_offsets(self, counts: Mapping[str, int]) -> dict[str, dict[int, int]]:
+        return {topic: dict.fromkeys(range(count), 7) for topic, count in counts.items()}
+
+    def fetch(self, planned: OffsetRange) -> Iterator[Records]:
+        self.read.append(planned.partition)
+        yield Records([b"task c 0"], [b"{}"], [0], [0])
+
+
+@pytest.mark.parametrize(("guarantee", "read"), [("at_least_once", []), ("exactly_once", [0, 1])])
+def test_only_exactly_once_searches_the_commits_topic_for_marks(
+    monkeypatch: pytest.MonkeyPatch, guarantee: str, read: list[int]
+) -> None:
+    topic = CommitsTopic(monkeypatch)
+    settings = {"processing_guarantee": guarantee, "internal_topic_config": {"min.insync.replicas": "2"}}
+    Clients(settings_from({"bootstrap_servers": "unused", **settings}), "app").prepare_commits(2)
+    assert topic.read == read
+    small = {"cleanup.policy": "compact", "segment.bytes": "52428800"}
+    assert topic.created == [{**small, "min.insync.replicas": "2"}]

@@ -27,6 +27,7 @@ from millstream.drivers.spark.driver.checkpoint import CheckpointProgress
 from millstream.edge.checkpoint.continuity import (
     Continuity,
     check_finished,
+    check_same_kinds,
     check_shared,
     continuity,
     rebuilds,
@@ -43,11 +44,18 @@ def calling(name: str | None) -> Plan:
     return builder.build().plan("app")
 
 
+def acknowledging() -> Plan:
+    """Have another operator in the place of that of ``calling("call")``."""
+    builder = ms.StreamsBuilder()
+    builder.stream("in").process(ms.Processor, acknowledges=True, name="call").to("out")
+    return builder.build().plan("app")
+
+
 def remembered(plan: Plan) -> dict[str, Any]:
     parts = {"0": [["in"], sorted(plan.store_fingerprints()), 2]}
     return {
         "stores": plan.store_fingerprints(),
-        "unfinished": sorted(plan.keepers),
+        "unfinished": dict(plan.keepers),
         "topics": {},
         "parts": parts,
     }
@@ -84,6 +92,18 @@ class TestUnfinishedRecords:
         assert set(now.remembered.stores) == set(calling("ask").store_fingerprints())
         check_finished(now, self.nobody_reads)
 
+    def test_do_not_continue_in_an_operator_of_another_kind(self) -> None:
+        now = going_on(acknowledging(), calling("call"))
+        message = r"'call-unfinished' is process\(acknowledges=True\) .* but map_values_async .* left 5 records there"
+        with pytest.raises(IncompatibleTopologyError, match=message):
+            check_same_kinds(now, lambda: left(5, 0))
+        check_same_kinds(now, lambda: left(0, 0))
+
+    def test_have_no_known_kind_in_an_older_checkpoint(self) -> None:
+        offset = {**remembered(calling("call")), "unfinished": ["call-unfinished"]}
+        progress = CheckpointProgress(3, True, False, 2, offset, offset, 3)
+        check_same_kinds(going_on_from(acknowledging(), progress), self.nobody_reads)
+
     @staticmethod
     def nobody_reads() -> list[bytes]:
         raise AssertionError("reading what tasks remember takes a Spark job")
@@ -109,9 +129,7 @@ class TestAMicroBatchThatRemovesParts:
     def offset(now: Continuity) -> dict[str, Any]:
         layout = now.laid_out({"counts": 2, "prices": 2, "rates": 2}, default_grouper)
         lineage = now.lineage(layout, {})
-        remembered = Remembered(
-            now.plan.store_fingerprints(), {}, lineage.parts, {}, {}, frozenset(), lineage.routing
-        )
+        remembered = Remembered(now.plan.store_fingerprints(), {}, lineage.parts, {}, {}, {}, lineage.routing)
         return {**remembered.to_json(), "topics": {}}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 from typing import cast
@@ -126,6 +127,23 @@ def test_a_question_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.
     answer = shop.answers.answer(ALL)
     assert (answer.value, answer.batch) == ([("rum", 1), ("tea", 1)], 7)
     assert time.monotonic() - began < 20
+
+
+def test_a_lag_that_no_broker_has_confirmed_for_long_satisfies_no_limit(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.run_first_batch(7)
+    limited = replace(ALL, max_lag=5)
+    shop.reports.planned({}, None)
+    assert shop.answers.answer(limited).lag == 0
+    monkeypatch.setattr(store_answers, "_LAG_KNOWN_S", 0.0)
+    with pytest.raises(
+        StoreError, match=r"the lag of store 'counts' has not been known for \d+ s, because no"
+    ):
+        shop.answers.answer(limited)
+    assert shop.answers.answer(ALL).lag == 0
+    shop.reports.planned({}, {})  # a long micro-batch follows
+    assert shop.answers.answer(limited).lag == 0
 
 
 def test_an_edit_that_keeps_the_stores_needs_no_wait(shop: Shop) -> None:

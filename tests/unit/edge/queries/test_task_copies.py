@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Event, Thread
 
 import pytest
 
@@ -23,6 +24,7 @@ class Versions:
 
     def __init__(self, by_version: Mapping[int, int]) -> None:
         self.views = 0
+        self.is_open = False
         self._by_version = by_version
         self._open = MemoryStores()
 
@@ -31,6 +33,7 @@ class Versions:
         if known.version not in self._by_version:
             raise CopyMovedError("the copy does not have this version")
         self.views += 1
+        self.is_open = True
         self._open = MemoryStores()
         count = self._by_version[known.version].to_bytes(8, "big")
         self._open.apply({"counts": [(b"tea", count)], "names": [(b"tea", b"Tea")]})
@@ -40,6 +43,7 @@ class Versions:
         raise CopyMovedError("not a global store")
 
     def release(self) -> None:
+        self.is_open = False
         self._open.apply({}, ["counts", "names"])
 
     def close(self) -> None:
@@ -70,3 +74,53 @@ def test_a_state_that_cannot_be_opened_ends_the_view_of_the_state_before() -> No
     with pytest.raises(CopyMovedError):
         copy.store(COUNTS, report(2))
     assert copy.store(COUNTS, first).get("tea") == 10
+
+
+def test_a_commit_waits_for_no_question_and_its_view_is_released_after_it() -> None:
+    reader = Versions({1: 10})
+    copy = TaskCopy(reader)
+    with copy:
+        store = copy.store(COUNTS, report(1))
+        copy.release()  # would never return if it waited
+        assert store.get("tea") == 10
+        assert reader.is_open
+    assert not reader.is_open
+
+
+def test_a_view_that_a_waiting_question_opens_after_a_commit_is_released() -> None:
+    reader = Versions({1: 10, 2: 20})
+    copy, waits, has_answered = TaskCopy(reader), Event(), Event()
+
+    def ask() -> None:
+        waits.set()
+        with copy:
+            assert copy.store(COUNTS, report(2)).get("tea") == 20
+        has_answered.set()
+
+    with copy:
+        copy.store(COUNTS, report(1))
+        Thread(target=ask).start()
+        assert waits.wait(10)
+        copy.release()
+    assert has_answered.wait(10)
+    copy.release()  # the next commit
+    assert not reader.is_open
+
+
+def test_a_view_is_released_when_a_commit_and_the_end_of_a_question_coincide() -> None:
+    reader = Versions({1: 10})
+    copy = TaskCopy(reader)
+
+    def ask(has_opened: Event) -> None:
+        with copy:
+            copy.store(COUNTS, report(1))
+            has_opened.set()
+
+    for _ in range(500):
+        has_opened = Event()
+        question = Thread(target=ask, args=(has_opened,))
+        question.start()
+        assert has_opened.wait(10)
+        copy.release()
+        question.join()
+        assert not reader.is_open

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import count, islice
 from pathlib import Path
@@ -109,6 +111,21 @@ def test_a_tap_that_nobody_reads_ends_if_it_has_a_lease(buffers: TapBuffers) -> 
         leased.records()
 
 
+def test_a_tap_that_nobody_holds_ends(buffers: TapBuffers) -> None:
+    held = Tap("sent", 2, buffers.answer)
+    for _ in range(3):
+        tap = Tap("read", 2, buffers.answer)  # as a cell of a notebook that runs again
+    assert buffers.nodes() == ("read", "sent")
+    assert len(buffers._buffers) == 2
+    with buffers._lock:  # the garbage collector may run at any time
+        del tap
+        gc.collect()
+    assert buffers.nodes() == ("sent",)
+    held.close()
+    del held
+    assert (buffers.nodes(), buffers._abandoned) == ((), deque())
+
+
 def test_what_cannot_be_tapped_is_explained(buffers: TapBuffers) -> None:
     with pytest.raises(ControlError, match="'shop' has no node 'reed'; its nodes are: 'read', 'sent'"):
         Tap("reed", 2, buffers.answer)
@@ -177,7 +194,7 @@ def test_a_notebook_shows_why_a_tap_cannot_be_read() -> None:
             return "id"
         raise ControlError("application 'shop' does not answer: <pid>")
 
-    shown = Tap("node", 5, ended)._repr_html_()
+    shown = Tap("node", 5, ended, lease_s=60)._repr_html_()
     assert shown == "<p>application &#x27;shop&#x27; does not answer: &lt;pid&gt;</p>"
 
 
@@ -189,7 +206,7 @@ def test_samples_of_another_process_end_with_its_application(ended: bool) -> Non
         raise ControlError("application 'shop' does not answer")
 
     def samples() -> list[TapRecord]:
-        with Tap("node", 5, gone, has_ended=lambda: ended) as tap:
+        with Tap("node", 5, gone, lease_s=60, has_ended=lambda: ended) as tap:
             return list(tap)
 
     if ended:

@@ -26,7 +26,7 @@ from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.status.application_status import RangeStatus, SplitStatus, Status
 from millstream.edge.web.listeners import Listeners
-from millstream.edge.web.page import address_of
+from millstream.edge.web.page_address import address_of, announce
 from unit.edge.metrics.looking import Looked
 from unit.edge.queries.answering import NOW, answers_of
 
@@ -316,6 +316,19 @@ def test_the_file_goes_with_the_page(steered: Steered, settings: Settings) -> No
     listeners.open(steered, settings, lambda event, text, **facts: None, plan)
     listeners.close()
     with pytest.raises(ControlError, match=r"no page that this user can open .*page_port=0"):
+        address_of(settings.home("orders"), "orders")
+
+
+def test_a_start_without_a_page_deletes_the_address_of_a_run_that_was_killed(
+    steered: Steered, settings: Settings
+) -> None:
+    announce(settings.home("orders"), "http://127.0.0.1:9465", "token-of-the-killed-run")
+    listeners = Listeners()
+    listeners.open(
+        steered, settings.model_copy(update={"page_port": None}), lambda event, text, **facts: None, plan
+    )
+    listeners.close()
+    with pytest.raises(ControlError, match="no page that this user can open"):
         address_of(settings.home("orders"), "orders")
 
 

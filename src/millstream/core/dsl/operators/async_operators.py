@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from millstream.core.asynchronous.effects import Acting, Performing
+from millstream.core.asynchronous.effects import Acting, ActingOnBatch, Performing
 from millstream.core.dsl.graph import check_no_history, check_no_retention
 from millstream.core.dsl.handle import StreamHandle
 from millstream.core.model.calls import Calls
@@ -37,7 +37,8 @@ def foreach_async(stream: StreamHandle[Any, Any], function: AsyncFunction) -> No
     """Add an operator that calls a function at the end of a stream."""
     check_takes(function.function, ("key", "value"))
     node, unfinished = _unfinished(stream, "foreach-async", function)
-    called = function.function if function.calls.batch is None else Acting(function.function)
+    acting = Acting if function.calls.batch is None else ActingOnBatch
+    called = acting(function.function)
     stream._graph.add(ForeachAsync(node, (stream._node,), called, function.calls, unfinished))
 
 

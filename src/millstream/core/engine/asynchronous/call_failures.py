@@ -57,7 +57,7 @@ class CallFailures:
 
     def _letter(self, record: InFlightRecord, failed: Failed) -> Letter:
         facts = {"error": failed.cause, "attempts": failed.attempts}
-        return Letter("call", self._operator, record.raw, facts, failed.error)
+        return Letter("call", self._operator, record.raw, facts, failed.kind, failed.trace)
 
     def _message(self, record: InFlightRecord, failed: Failed, outcome: str = "") -> str:
         attempts = "1 attempt" if failed.attempts == 1 else f"{failed.attempts} attempts"

@@ -39,17 +39,20 @@ from millstream.core.asynchronous.call import (
     Skipped,
     Ticket,
     Waits,
+    described,
     in_words,
 )
+from millstream.core.asynchronous.limits import endpoint_of
 from millstream.core.asynchronous.operator_state import CallFigures
 from millstream.core.asynchronous.reorder_buffer import ReorderBuffer
 from millstream.core.engine.asynchronous.backlog import Backlog
 from millstream.core.engine.asynchronous.backlog_stores import StoredRecord
 from millstream.core.engine.asynchronous.backpressure import Backpressure, HotKeys
 from millstream.core.engine.asynchronous.call_failures import CallFailures
-from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, Request
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
 from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.engine.asynchronous.record_keys import key_id
+from millstream.core.engine.asynchronous.requests import Request
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.durations import earliest
@@ -72,6 +75,7 @@ class InFlightRecords:
     Args:
         request_of: Returns the function to call for a record, and the arguments.
         apply: Applies the effects of a record, from its result.
+        check: Raises if the program can no longer finish a record from the checkpoint.
         per_key: How many records of a key may be in flight. With 1, a record is issued after the effects of the previous one are applied.
     """
 
@@ -82,6 +86,7 @@ class InFlightRecords:
         request_of: RequestOf,
         apply: Callable[[InFlightRecord, Any], None],
         *,
+        check: Callable[[InFlightRecord], None] = lambda record: None,
         per_key: int = _PER_KEY,
     ) -> None:
         carried = node.carried
@@ -90,7 +95,7 @@ class InFlightRecords:
         self._runtime = runtime
         self._serdes = (carried.key, carried.value)
         self._store = InFlightStore(runtime.stores[carried.store.name])
-        self._request_of, self._apply_effects = request_of, apply
+        self._request_of, self._apply_effects, self._check = request_of, apply, check
         self._failures = CallFailures(node.name, node.calls.on_failure, runtime)
         self._memory = runtime.memory(carried.store.name)
         self._ordering = Ordering.of(node.calls)
@@ -149,12 +154,11 @@ class InFlightRecords:
             record = self._records[number]
             try:
                 function, args = self._request_of(record)
-                endpoint = (
-                    "" if self.calls.endpoint is None else self.calls.endpoint(record.key, record.value)
-                )
+                endpoint = endpoint_of(self.calls, record.key, record.value)
             except Exception as error:
                 # The caches have been flushed, so tables downstream forward nothing more in this step.
-                self._settle(record, Failed(record.attempt, in_words(error), error), at_once=False)
+                failed = described(Failed(record.attempt, in_words(error), error))
+                self._settle(record, failed, at_once=False)
                 continue
             record.turn += 1
             record.epoch = runtime.epoch
@@ -355,6 +359,7 @@ class InFlightRecords:
     def _enter(self, record: InFlightRecord) -> None:
         """Add a record that was read from a store."""
         self._identify(record)
+        self._check(record)
         number = record.number
         self._records[number] = record
         self._reorder_buffer.add(number, self._ordering.reorder_group(record))

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from millstream.core.asynchronous.call import Failed, Settled
+from millstream.core.engine.asynchronous.requests import Request
 from millstream.core.engine.failures import RawRecord
 from millstream.core.model.errors import ProcessingError, SerdeError
 from millstream.core.model.ids import TopicPartition
@@ -36,18 +37,6 @@ _partition = lru_cache(1024)(TopicPartition)
 
 Label: TypeAlias = tuple[Origin | None, int, str | None]
 """``origin``, ``came_ms`` and ``why`` of a record, which the backlog stores beside the record's row."""
-
-
-class Request(NamedTuple):
-    """A call that a processor has issued for a record.
-
-    Attributes:
-        then: The name of the processor's method that receives the result.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    then: str
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
@@ -114,7 +103,7 @@ class InFlightRecord:
             self.value,
             self.timestamp,
             self.headers,
-            self.request and tuple(self.request),
+            self.request and self.request.row(),
             self.came_ms,
             self.attempt,
             self.begun_ms,
@@ -152,7 +141,7 @@ class InFlightRecord:
         record.due_ms, record.why = due or (None, None)
         record.origin = origin and RecordMetadata(*origin)
         record.partition = origin and _partition(origin[0], origin[1])
-        record.request = request and Request(*request)
+        record.request = request and Request.from_row(request)
         return record
 
 
@@ -255,6 +244,8 @@ def _in_blocks(records: list[InFlightRecord]) -> Iterator[list[InFlightRecord]]:
     for record in records:
         block.append(record)
         size += len(record.value) if isinstance(record.value, (str, bytes)) else _USUAL_BYTES
+        if isinstance(record.settled, Failed):
+            size += len(record.settled.trace)
         if len(block) == _BLOCK or size >= _BLOCK_BYTES:
             yield block
             block, size = [], 0
@@ -276,7 +267,7 @@ def _not_to_be_kept(records: Iterable[InFlightRecord], error: SerdeError) -> Exc
 
 
 def _without_error(settled: Settled | None) -> Settled | None:
-    """Return the result without its exception, which may not be picklable."""
+    """Return the result without its exception, which may not be picklable. Its class and its traceback stay as texts."""
     if not isinstance(settled, Failed) or settled.error is None:
         return settled
-    return Failed(settled.attempts, settled.cause, None, settled.to_dead_letters)
+    return replace(settled, error=None)

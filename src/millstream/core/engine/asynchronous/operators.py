@@ -8,13 +8,15 @@ from typing import Any
 from millstream.core.asynchronous.effects import Effects, Started
 from millstream.core.engine.asynchronous.acknowledgements import Acknowledgements
 from millstream.core.engine.asynchronous.in_flight import InFlightRecords
-from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, Request
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
+from millstream.core.engine.asynchronous.requests import MissingFunction, Request
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.context import NodeContext
+from millstream.core.engine.failures import where
 from millstream.core.engine.operators.processors import create_processor_context
 from millstream.core.model.arguments import is_coroutine
 from millstream.core.model.calls import Answer
-from millstream.core.model.errors import ProcessingError
+from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
 from millstream.core.topology.async_nodes import (
     AcknowledgingProcess,
@@ -79,14 +81,16 @@ def _compile_process_async(node: ProcessAsync, compiled: Compiled) -> Call:
                 known = ", ".join(children) or "none"
                 raise ProcessingError(f"{name!r} has no child {target!r}; its children: {known}")
 
-    limit = {"per_key": 1} if stores else {}  # a call reads the writes of the previous call
+    limit: dict[str, Any] = {"per_key": 1} if stores else {}  # a call reads the writes of the previous call
     return InFlightRecords(node, runtime, request_of, apply, **limit).take
 
 
 @compile_node.register
 def _compile_issuing_process(node: IssuingProcess, compiled: Compiled) -> Call:
     context = create_processor_context(node, compiled, IssuingContext)
-    context.in_flight = InFlightRecords(node, compiled.runtime, context.request_of, context.apply)
+    context.in_flight = InFlightRecords(
+        node, compiled.runtime, context.request_of, context.apply, check=context.check_names
+    )
     runtime, name, process = compiled.runtime, node.name, context.processor.process
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -127,8 +131,30 @@ class IssuingContext(NodeContext):
         self.in_flight.take(key, value, timestamp, headers, Request(call, args, then))
 
     def request_of(self, record: InFlightRecord) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        assert record.request is not None
-        return record.request.function, record.request.args
+        request = record.request
+        assert request is not None
+        assert not isinstance(request.function, MissingFunction), request
+        return request.function, request.args
+
+    def check_names(self, record: InFlightRecord) -> None:
+        """Check that the program still has the function and the callback of a record, because both are stored by name.
+
+        Raises:
+            IncompatibleTopologyError: If one of them is gone. No error policy applies, because it would drop the records of the old name.
+        """
+        request = record.request
+        assert request is not None
+        function = request.function
+        if isinstance(function, MissingFunction):
+            gone = f"the function {function.name!r} of module {function.module!r}, which it issued"
+        elif not hasattr(self.processor, request.then):
+            gone = f"the method {request.then!r} of the processor, which receives the result"
+        else:
+            return
+        raise IncompatibleTopologyError(
+            f"processor {self._node!r} has a call in flight for the record {where(record.raw)}, but the program no longer has {gone}: "
+            "restore the name, or drain before renaming (run the old program and stop it with stop(drain_timeout_s=...))"
+        )
 
     def apply(self, record: InFlightRecord, value: Any) -> None:
         """Pass a result to the processor when its record retires."""

@@ -10,6 +10,9 @@ whenever a queue becomes empty:
 * An empty input that lags but has no records before a known time has a *virtual head* at that time. Records before the virtual head may be
   processed.
 * An empty input that has *ended*, because a run to a fixed end has read it up to that end, is not waited for. This is not a guess.
+* An empty input that is *closed*, because it is a log of a split partition from which nothing more is read in the current epoch
+  (``millstream.core.fanout.reading``), is not waited for while other logs of the partition are not closed or have buffered records. When
+  all records of the epoch have been processed, it is waited for like an input that lags: the next epoch follows.
 * An empty input without lag is waited for until its *deadline*, ``max_task_idle_ms`` after it was first found empty, by the clock of the
   micro-batches. A deadline that has passed remains passed until the input has records or lag again, so the task idles only once.
 
@@ -26,11 +29,12 @@ record, even if the task does not wait (see docs/decisions/0021-waiting-for-empt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from millstream.core.engine.records.queue import PartitionGroup, QueueId, RecordQueue
+from millstream.core.fanout.epochs import primary_of
 from millstream.core.model.ids import TopicPartition
 
 NEVER_WAIT: Final = -1
@@ -54,6 +58,7 @@ class InputFacts:
         paused: Paused topics. The task does not wait for them.
         shuffled: Topics that are read through Spark's shuffle.
         ended: Inputs that a run to a fixed end has read up to that end.
+        closed: Logs of split partitions from which nothing more is read in the epoch that is being read.
     """
 
     inputs: tuple[TopicPartition, ...]
@@ -63,6 +68,7 @@ class InputFacts:
     paused: frozenset[str] = frozenset()
     shuffled: frozenset[str] = frozenset()
     ended: frozenset[TopicPartition] = frozenset()
+    closed: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,14 @@ class Readiness:
                 self.deadlines.pop(partition, None)
                 if partition.topic in self._facts.shuffled and partition in self._facts.until:
                     self._bound(partition)
-            elif partition.topic in self._facts.paused or partition in self._facts.ended:
+            elif (
+                partition.topic in self._facts.paused
+                or partition in self._facts.ended
+                or (
+                    partition in self._facts.closed
+                    and not _is_epoch_processed(partition, self._facts, filled)
+                )
+            ):
                 self.deadlines.pop(partition, None)
             else:
                 self._check_empty(partition, self._facts)
@@ -201,7 +214,7 @@ class Readiness:
         elif facts.unknown:
             self.deadlines.pop(partition, None)
             self._blocked.append((partition, "unknown lag"))
-        elif facts.lag.get(partition):
+        elif facts.lag.get(partition) or partition in facts.closed:
             self.deadlines.pop(partition, None)
             if partition in facts.until:
                 self._bound(partition)
@@ -233,3 +246,13 @@ class Readiness:
         if group.choose(self._bounds) is not None:
             return None
         return min(self._bounds)[1].partition, "behind"
+
+
+def _is_epoch_processed(log: TopicPartition, facts: InputFacts, filled: Collection[TopicPartition]) -> bool:
+    """Return whether all records of the epoch that is being read of a log's partition have been processed, and another epoch follows."""
+    primary = _primary(log)
+    return all(p in facts.closed and p not in filled for p in facts.inputs if _primary(p) == primary)
+
+
+def _primary(log: TopicPartition) -> TopicPartition:
+    return primary_of(log.topic) or log

@@ -18,6 +18,7 @@ from millstream.core.fanout.ledger import BARRIER, Ledger
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import ClientSettings, create_client, is_unavailable, translated
+from millstream.drivers.kafka.fanout.inherited_settings import replica_count
 
 CONNECTION: Final = (
     "bootstrap.servers",
@@ -47,7 +48,7 @@ class ControlReader:
         self._servers = str(base.get("bootstrap.servers"))
         self._next = 0
         self.broker = Broker(base, self.name, False, patience_s)
-        self.broker.ensure_topic(self.name, 1, _CONFIG)
+        self.broker.ensure_topic(self.name, 1, _CONFIG, replica_count(self.broker, topic))
         reading = {"group.id": self.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
         more = {"fetch.wait.max.ms": 100, "enable.partition.eof": True}
         self._consumer = create_client(Consumer, {**base, **reading, **more})
@@ -99,6 +100,9 @@ class ControlReader:
 class ControlLog(ControlReader):
     """The control topic of a topic with fan-out, to read and to write.
 
+    Attributes:
+        partitions: Number of partitions of the topic, as last counted.
+
     Raises:
         TopicNotFoundError: If the topic does not exist.
         BrokerUnavailableError: If no broker answers in time.
@@ -106,11 +110,16 @@ class ControlLog(ControlReader):
 
     def __init__(self, settings: ClientSettings, topic: str, patience_s: float) -> None:
         base = connection(settings)
-        self.partitions = Broker(base, topic, False, patience_s).partition_counts([topic]).get(topic, 0)
-        if not self.partitions:
+        self._topic, self._brokers = topic, Broker(base, topic, False, patience_s)
+        if not self.count_partitions():
             raise TopicNotFoundError(f"topic {topic!r} does not exist; give the name of an existing topic")
         super().__init__(settings, topic, patience_s)
         self._producer = create_client(Producer, {**base, "enable.idempotence": True, "linger.ms": 0})
+
+    def count_partitions(self) -> int:
+        """Ask the brokers for the number of partitions of the topic, and return it; 0 if it does not exist."""
+        self.partitions = self._brokers.partition_counts([self._topic]).get(self._topic, 0)
+        return self.partitions
 
     def publish(self, key: str, value: Mapping[str, Any] | None) -> None:
         """Write a record and wait for its acknowledgement."""

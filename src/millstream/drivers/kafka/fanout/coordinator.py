@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Final
 
@@ -14,11 +15,14 @@ from millstream.core.model.errors import BrokerUnavailableError, FanOutError
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.kafka.clients import QUICK_CONNECTION, ClientSettings, connect, create_client
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection, encoded
+from millstream.drivers.kafka.fanout.inherited_settings import own_config, replica_count
 
 _ANSWER_S: Final = 2.0
 """Timeout for a producer's acknowledgement of an announced change, in seconds. No producer is restricted while the coordinator waits."""
 _HOLD_S: Final = 0.15
 """Timeout for a producer to hold back records before it is fenced, in seconds."""
+_THREADS: Final = 32
+"""Maximum number of sessions that are fenced at the same time. Each needs a client, with threads and connections."""
 _TIMEOUT_MS: Final = 5_000
 _RETRY_S: Final = 0.02
 
@@ -61,38 +65,53 @@ class Coordinator:
         if ranges < 1:
             raise FanOutError(f"a partition has at least 1 key range, not {ranges}")
         if ranges > 1:
-            self._broker.ensure_topic(fan_out_topic(TopicPartition(self._topic, partition)), ranges, {})
+            self._prepare_fan_out_topic(TopicPartition(self._topic, partition), ranges)
         producer = take_over(self._settings, self._log)
         self._log.barrier()
         state = self._log.ledger.state(partition)
         if state.pending is None and state.history.current.ranges == ranges:
             return state
+        # Here, not only at the end: if the change is cancelled, the fan-out topic exists, and must not seem to be unread.
+        state = replace(state, history=state.history.without_deleted(self._ends(state, ranges)))
         state = state.announced(ranges)
-        fenced = self._phase(producer, state, set(), _ANSWER_S)
+        self._phase(producer, state, _ANSWER_S)
         state = state.holding()
-        fenced |= self._phase(producer, state, fenced, _HOLD_S)
-        state = state.finished(self._ends(state))
-        write(producer, self._log, state, fenced)
+        self._phase(producer, state, _HOLD_S)
+        state = state.finished(self._ends(state, ranges))
+        write(producer, self._log, state)
         return state
 
     def close(self) -> None:
         self._log.close()
 
-    def _phase(self, producer: Producer, state: PartitionState, fenced: set[str], wait_s: float) -> set[str]:
-        """Begin a phase and return the sessions that had to be fenced. Sessions in ``fenced`` were fenced before."""
-        write(producer, self._log, state, fenced)
+    def _prepare_fan_out_topic(self, primary: TopicPartition, ranges: int) -> None:
+        topic, broker = fan_out_topic(primary), self._broker
+        if broker.partition_counts([topic]):
+            broker.ensure_topic(topic, ranges, {})
+        else:
+            config = own_config(broker, primary.topic)
+            broker.create_topic(topic, ranges, config, replica_count(broker, primary.topic))
+
+    def _phase(self, producer: Producer, state: PartitionState, wait_s: float) -> None:
+        """Begin a phase. When it returns, each session has acknowledged it, or is fenced and deleted."""
+        write(producer, self._log, state)
         ledger, number = self._log.ledger, state.history.primary.partition
         self._log.expect(lambda: ledger.state(number).phase == state.phase, "the phase of the change")
-        asked = ledger.missing(number) - fenced
+        asked = ledger.missing(number)
         self._log.until(lambda: not asked & ledger.missing(number), wait_s)
-        late = asked & ledger.missing(number)
-        if late:
-            with ThreadPoolExecutor(len(late)) as threads:
-                list(threads.map(lambda session: fence(self._settings, self._log, session), late))
-        return late
+        if late := asked & ledger.missing(number):
+            with ThreadPoolExecutor(min(len(late), _THREADS)) as threads:
+                list(threads.map(self._remove, late))
+            self._log.expect(lambda: late.isdisjoint(ledger.members), "that fenced sessions are deleted")
 
-    def _ends(self, state: PartitionState) -> dict[TopicPartition, int]:
-        topics = {log.topic for log in state.history.logs(state.ranges)}
+    def _remove(self, session: str) -> None:
+        """Fence a session and delete it at once, so that a change that is interrupted does not have to begin from the first one again."""
+        fence(self._settings, self._log, session)
+        self._log.publish(member_key(session), None)
+
+    def _ends(self, state: PartitionState, ranges: int) -> dict[TopicPartition, int]:
+        """Return the end offsets of the logs of the current epoch, and of one with the given number of ranges."""
+        topics = {log.topic for log in state.history.logs(ranges)}
         topics |= {stretch.log.topic for stretch in state.history.current.stretches}
         ends_of = self._broker.end_offsets(self._broker.partition_counts(topics))
         return {TopicPartition(topic, n): end for topic, ends in ends_of.items() for n, end in ends.items()}
@@ -108,7 +127,7 @@ def cancel(settings: ClientSettings, control: ControlLog, partition: int, number
     control.barrier()
     state = control.ledger.state(partition)
     if state.pending == HOLDING and state.change == number:
-        write(producer, control, state.cancelled(), set())
+        write(producer, control, state.cancelled())
 
 
 def take_over(settings: ClientSettings, control: ControlLog) -> Producer:
@@ -116,8 +135,8 @@ def take_over(settings: ClientSettings, control: ControlLog) -> Producer:
     return fence(settings, control, f"{control.name}-coordinator")
 
 
-def write(producer: Producer, control: ControlLog, state: PartitionState, fenced: set[str]) -> None:
-    """Write the state of a partition as the coordinator and delete fenced sessions.
+def write(producer: Producer, control: ControlLog, state: PartitionState) -> None:
+    """Write the state of a partition as the coordinator.
 
     Raises:
         FanOutError: If another coordinator has taken over.
@@ -126,8 +145,6 @@ def write(producer: Producer, control: ControlLog, state: PartitionState, fenced
     try:
         producer.begin_transaction()
         producer.produce(control.name, encoded(value), key, 0)
-        for session in fenced:
-            producer.produce(control.name, None, member_key(session), 0)
         producer.commit_transaction(control.patience_s)
     except KafkaException as error:
         raise FanOutError(

@@ -1,15 +1,16 @@
 """``KeyRangeProducer``: a producer with the interface of confluent-kafka's, for topics whose hot partitions are split by key range.
 
 A thread sends waiting records in consecutive transactions, by the newest epochs it has read; ``ledger`` defines the protocol. The
-producer has one queue per partition, so a partition that is held back during a change does not delay the others.
+producer has one queue per partition, so a partition that is held back during a change does not delay the others, and each transaction
+takes equally many records of each queue, so a hot partition does not delay the others either.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final, Self
@@ -17,39 +18,40 @@ from uuid import uuid4
 
 from confluent_kafka import KafkaError
 
-from millstream.core.fanout.epochs import control_topic, fan_out_topic
-from millstream.core.fanout.ledger import HOLDING, member_entry, member_key
-from millstream.core.model.errors import FanOutError, MillstreamError
+from millstream.core.fanout.epochs import control_topic
+from millstream.core.model.errors import BrokerUnavailableError, FanOutError, MillstreamError, ProductionError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.partitioning import Partitions, partition_of
 from millstream.core.model.record import Records
-from millstream.drivers.kafka.clients import log
+from millstream.drivers.kafka.clients import ThreadedClient, log
 from millstream.drivers.kafka.fanout.control_log import ControlLog
-from millstream.drivers.kafka.fanout.coordinator import cancel
-from millstream.drivers.kafka.fanout.producer_sessions import (
+from millstream.drivers.kafka.fanout.membership import Membership
+from millstream.drivers.kafka.fanout.outgoing_records import (
     Delivered,
-    LostSessionError,
     Outgoing,
-    ProducerSession,
+    check_size,
+    checked_bytes,
+    checked_headers,
+    checked_time,
+    refusal,
     undelivered,
 )
+from millstream.drivers.kafka.fanout.partition_choice import PartitionChoice
+from millstream.drivers.kafka.fanout.producer_sessions import LostSessionError, ProducerSession
+from millstream.drivers.kafka.fanout.record_queues import RecordQueues
+from millstream.drivers.kafka.fanout.restrictions import Restrictions
 from millstream.drivers.kafka.produce import DEFAULTS
 
 _MOST: Final = 5_000
 """Maximum number of records in a transaction."""
 _QUEUED: Final = 100_000
 _IDLE_S: Final = 0.01
-_CANCEL_S: Final = 0.25
-"""Time that a partition is held back before the first producer cancels the change, in seconds."""
-_TURN_S: Final = 0.25
-"""Additional delay of each other producer before it cancels the change, in seconds."""
-_TURNS: Final = 3
-"""Maximum number of additional delays of a producer."""
 _MOST_FAILURES: Final = 5
 """Maximum number of consecutive transactions that fail, except for fenced ones."""
+_MOST_REFUSALS: Final = 100
+"""Maximum number of records that the broker refuses without accepting one. Each costs a session."""
 
 
-class KeyRangeProducer:
+class KeyRangeProducer(ThreadedClient):
     """Sends records to a topic whose partitions may be split by key range, and merged again, at any time.
 
     Records are sent in transactions, so readers need ``isolation.level=read_committed``. As with confluent-kafka's ``Producer``, ``poll``
@@ -70,30 +72,42 @@ class KeyRangeProducer:
 
     def __init__(self, config: Mapping[str, Any], topic: str, *, patience_s: float = 30.0) -> None:
         given = dict(config)
-        self._prefix = f"{given.pop('transactional.id', control_topic(topic))}-{uuid4().hex[:12]}"
+        prefix = f"{given.pop('transactional.id', control_topic(topic))}-{uuid4().hex[:12]}"
         reports = {"delivery.report.only.error": False, "linger.ms": 5, "transaction.timeout.ms": 10_000}
         self._settings = {**DEFAULTS, **reports, **given}
+        self._most_bytes = int(self._settings.get("message.max.bytes", 1_000_000))
         self._topic = topic
         self._log = ControlLog(given, topic, patience_s)
-        self._partitions = self._log.partitions
-        self._chosen = Partitions(self._partitions)
-        self._sessions = self._failures = self._unsent = 0
-        self._queues: dict[int, deque[Outgoing]] = {}
+        self._partitions = PartitionChoice(self._settings, topic, self._log, monotonic())
+        self._failures = self._unsent = 0
+        self._queues = RecordQueues()
         self._done: deque[tuple[Delivered, KafkaError | None, Any]] = deque()
         self._change = Condition()
         self._closed = self._undelivered = False
         self._failure: MillstreamError | None = None
-        self._sending: list[tuple[TopicPartition, Outgoing]] = []
-        self._held: dict[int, tuple[float, float]] = {}
-        self.longest_restriction_s = 0.0
-        """The longest time for which a partition was held back, in seconds."""
+        self._refusals = 0
+        """How many records the broker has refused since it accepted one."""
+        self._unreported: ProductionError | None = None
+        """The error of the first refused record without a callback, until it is raised."""
+        self._sending: list[Outgoing] = []
+        self._restrictions = Restrictions(self._settings, self._log)
         try:
-            self._session = self._begin()
+            self._membership = Membership(self._open_session, prefix, self._log)
         except BaseException:
             self._log.close()
             raise
-        self._thread = Thread(target=self._run, name=f"{self._prefix}-sender", daemon=True)
+        self._thread = Thread(target=self._run, name=f"{prefix}-sender", daemon=True)
         self._thread.start()
+
+    @property
+    def longest_restriction_s(self) -> float:
+        """The longest time for which a partition was held back, in seconds."""
+        return self._restrictions.longest_s
+
+    @property
+    def failed(self) -> bool:
+        """True if the producer can no longer be used."""
+        return self._failure is not None
 
     @property
     def failed_idle(self) -> bool:
@@ -132,28 +146,32 @@ class KeyRangeProducer:
             value: The value.
             key: The key. A record without a key goes to the partition of the empty key.
             partition: The partition. With -1, the key selects it by Murmur2, as in Java producers.
-            on_delivery: Called by ``poll`` or ``flush`` with an error or None and the message, when its transaction has ended.
+            on_delivery: Called by ``poll`` or ``flush`` with an error or None and the message, when its transaction has ended, or the
+                broker has refused the record. Without it, ``flush`` raises an error for a refused record.
             timestamp: The time in ms since the epoch. 0 means now.
             headers: The headers.
 
         Raises:
             BufferError: If the queue is full. Call ``poll`` and try again.
             FanOutError: If the topic is not the producer's, the partition does not exist, or the producer is closed.
+            TypeError: If the key, the value or the headers have a wrong type.
+            KafkaException: If the record is larger than the setting ``message.max.bytes``.
 
         Source: ``confluent_kafka.Producer.produce``.
         """
-        encoded = key.encode() if isinstance(key, str) else key
-        data = value.encode() if isinstance(value, str) else value
+        encoded, data = checked_bytes(key, "key"), checked_bytes(value, "value")
         if partition == -1:
-            partition = partition_of(encoded or b"", self._partitions)
-        primary = self._primary(topic, partition)
+            partition = self._partitions.of_key[encoded or b""]
+        primary, time = self._partitions.primary(topic, partition), checked_time(timestamp)
+        record = Outgoing(primary, encoded, data, time, checked_headers(headers), on_delivery)
+        check_size(record, self._most_bytes)
         with self._change:
             self._check()
             if self._unsent >= _QUEUED:
                 raise BufferError(
                     f"the producer already holds {_QUEUED:,} records that are not sent; call poll() and produce again"
                 )
-            self._queue([Outgoing(primary, encoded, data, timestamp, headers, on_delivery)])
+            self._queue([record])
 
     def hand_over(self, records: Records) -> None:
         """Put the records of a sink into the queue. Waits while the queue is full. Records without a time get the time 1.
@@ -162,8 +180,11 @@ class KeyRangeProducer:
             MillstreamError: If a partition does not exist, or the producer is closed or has failed.
         """
         given = repeat(-1) if records.partitions is None else records.partitions
-        partitions = [self._chosen[key or b""] if n == -1 else n for n, key in zip(given, records.keys)]
-        primaries = {partition: self._primary(self._topic, partition) for partition in set(partitions)}
+        of_key = self._partitions.of_key
+        partitions = [of_key[key or b""] if n == -1 else n for n, key in zip(given, records.keys)]
+        primaries = {
+            partition: self._partitions.primary(self._topic, partition) for partition in set(partitions)
+        }
         headers = repeat(None) if records.headers is None else map(list, records.headers)
         columns = zip(partitions, records.keys, records.values, records.timestamps, headers, strict=False)
         outgoing = (
@@ -211,6 +232,7 @@ class KeyRangeProducer:
             The number of records that are not sent yet.
 
         Raises:
+            ProductionError: If the broker has refused a record without a callback. The producer can still be used.
             MillstreamError: If the producer has failed.
 
         Source: ``confluent_kafka.Producer.flush``.
@@ -220,15 +242,18 @@ class KeyRangeProducer:
         self.poll()
         if self._failure is not None:
             raise self._failure
+        self._report_refusal()
         return self._unsent
 
     def close(self, timeout: float = 30.0) -> None:
         """Send all waiting records and end the session. A ``with`` statement calls it.
 
         Args:
-            timeout: How long to wait, in seconds; afterwards, sending continues in the background.
+            timeout: How long to wait, in seconds; afterwards, sending continues in the background until the process ends.
 
         Raises:
+            BrokerUnavailableError: If not everything was sent in time.
+            ProductionError: If the broker has refused a record without a callback.
             MillstreamError: If the producer has failed before everything was sent. An exception that leaves the ``with`` statement
                 takes precedence.
 
@@ -240,18 +265,21 @@ class KeyRangeProducer:
         self.poll()
         if self._failure is not None and self._undelivered:
             raise self._failure
-
-    def _primary(self, topic: str, partition: int) -> TopicPartition:
-        if topic != self._topic or not 0 <= partition < self._partitions:
-            raise FanOutError(
-                f"a record for partition {partition} of topic {topic!r} cannot be sent: this producer sends to "
-                f"{self._topic!r}, which has {self._partitions} partitions. Create a producer for each topic"
+        if self._thread.is_alive() and self._unsent:
+            raise BrokerUnavailableError(
+                f"{self._unsent:,} records for topic {self._topic!r} were not sent within {timeout:g} s. They are lost if the process ends "
+                "now. Check that the brokers run, and close again with a longer timeout"
             )
-        return TopicPartition(topic, partition)
+        self._report_refusal()
+
+    def _report_refusal(self) -> None:
+        with self._change:
+            error, self._unreported = self._unreported, None
+        if error is not None:
+            raise error
 
     def _queue(self, records: Sequence[Outgoing]) -> None:
-        for record in records:
-            self._queues.setdefault(record.topic_partition.partition, deque()).append(record)
+        self._queues.add(records)
         self._unsent += len(records)
 
     def _check(self) -> None:
@@ -260,147 +288,106 @@ class KeyRangeProducer:
         if self._closed:
             raise FanOutError(f"the producer of {self._topic!r} is closed; create a new one")
 
-    def _begin(self) -> ProducerSession:
-        """Begin a session and read the control topic up to the session's first record."""
-        self._sessions += 1
-        session = ProducerSession(self._settings, f"{self._prefix}-{self._sessions}", self._log)
-        try:
-            self._log.publish(*member_entry(session.name, {}))
-            self._log.expect(
-                lambda: session.name in self._log.ledger.members, "the new session of a producer"
-            )
-        except BaseException:
-            session.close()
-            raise
-        return session
+    def _open_session(self, name: str) -> ProducerSession:
+        return ProducerSession(self._settings, name, self._log)
 
     def _run(self) -> None:
         try:
             while self._step():
                 pass
-            self._log.publish(member_key(self._session.name), None)
         except Exception as error:
             log.exception("the producer of %r has failed", self._topic)
             self._fail(error if isinstance(error, MillstreamError) else MillstreamError(str(error)))
         finally:
             with closing(self._log):
-                self._session.close()
+                with suppress(Exception):  # without brokers, the next change deletes it
+                    self._membership.leave(failed=self.failed)
+                self._membership.session.close()
 
     def _fail(self, failure: MillstreamError) -> None:
         """Discard all unsent records, including those of a transaction in progress, and report the error to their callbacks."""
         with self._change:
             self._failure = failure
-            unsent = [record for _, record in self._sending] + list(chain(*self._queues.values()))
-            self._done.extend(undelivered(unsent, failure))
-            self._queues, self._unsent, self._undelivered = {}, 0, bool(unsent)
+            unsent = [*self._sending, *self._queues.take_all()]
+            self._done.extend(undelivered(unsent, KafkaError(KafkaError._FAIL, str(failure))))
+            self._unsent, self._undelivered = 0, bool(unsent)
             self._change.notify_all()
 
     def _step(self) -> bool:
         """Read the control topic, answer, and send one transaction. Return whether there will be more work."""
         while self._log.poll(0.0 if self._sendable() else _IDLE_S):
             pass
-        self._hold()
-        if self._session.name not in self._log.ledger.members:
-            self._renew()  # a coordinator has fenced it
-        self._answer_phases()
-        if batch := self._take_batch():
-            self._sending = batch
-            self._send(batch)
+        self._restrictions.follow(self._membership.session.name)
+        if self._membership.ended:
+            self._membership.renew()
+        self._membership.answer()
+        if self._partitions.asked_for_more(monotonic()):
+            self._membership.session.refresh(self._topic)
+            with self._change:
+                self._partitions.add()
+        held = self._log.ledger.held_partitions()
+        with self._change:
+            self._sending = self._queues.take(_MOST, held)
+        if self._sending:
+            self._send(self._sending)
             self._sending = []
         with self._change:
             return not (self._closed and not self._unsent)
 
     def _sendable(self) -> bool:
-        held = self._log.ledger.held_partitions()
-        return any(queue and number not in held for number, queue in tuple(self._queues.items()))
+        return self._queues.has_records(self._log.ledger.held_partitions())
 
-    def _hold(self) -> None:
-        """Record when partitions were first held back. Cancel a change that takes too long."""
-        now, held = monotonic(), self._log.ledger.held_partitions()
-        for number in [number for number in self._held if number not in held]:
-            since, _ = self._held.pop(number)
-            self.longest_restriction_s = max(self.longest_restriction_s, now - since)
-        for number in held:
-            since, given_up = self._held.setdefault(number, (now, now + self._cancel_delay_s()))
-            if now > given_up:
-                self._cancel(number)
-                self._held[number] = (since, monotonic() + self._cancel_delay_s())
+    def _routed(self, batch: Iterable[Outgoing]) -> list[tuple[TopicPartition, Outgoing]]:
+        """Return records with the logs that take them in the current epochs."""
+        numbers = {record.topic_partition.partition for record in batch}
+        epochs = {number: self._log.ledger.state(number).history.current for number in numbers}
+        return [(epochs[record.topic_partition.partition].log_of(record.key), record) for record in batch]
 
-    def _cancel_delay_s(self) -> float:
-        """Return how long to wait before cancelling a change. Producers wait for different times, because they would fence each other."""
-        turn = sum(name < self._session.name for name in self._log.ledger.members)
-        return _CANCEL_S + _TURN_S * min(turn, _TURNS)
-
-    def _cancel(self, partition: int) -> None:
-        change = self._log.ledger.state(partition).change
-        log.warning(
-            "change %d of %s-%d is cancelled: no coordinator has finished it", change, self._topic, partition
-        )
-        # If another producer has taken over in the meantime, the control topic will contain the outcome.
-        with suppress(FanOutError):
-            cancel(self._settings, self._log, partition, change)
-
-    def _answer_phases(self) -> None:
-        """Answer the phases of changes. No transaction is open here, so all sent records are committed."""
-        ledger, name = self._log.ledger, self._session.name
-        if not (owed := dict(ledger.owed(name))):
-            return
-        for number, phase in owed.items():
-            if phase.name != HOLDING:
-                state = ledger.state(number)
-                if state.ranges > 1:
-                    self._session.refresh(fan_out_topic(state.history.primary))
-        answers = {**ledger.members.get(name, {}), **owed}
-        self._log.publish(*member_entry(name, answers))
-        ledger.members[name] = answers
-
-    def _take_batch(self) -> list[tuple[TopicPartition, Outgoing]]:
-        held = self._log.ledger.held_partitions()
-        batch: list[tuple[TopicPartition, Outgoing]] = []
-        with self._change:
-            for number, queue in self._queues.items():
-                if number in held:
-                    continue
-                epoch = self._log.ledger.state(number).history.current
-                for _ in range(min(len(queue), _MOST - len(batch))):
-                    record = queue.popleft()
-                    batch.append((epoch.log_of(record.key), record))
-        return batch
-
-    def _send(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+    def _send(self, batch: list[Outgoing]) -> None:
         try:
-            self._session.send(batch)
+            self._membership.session.send(self._routed(batch))
         except LostSessionError as error:
-            log.info("session %s of a producer has ended: %s", self._session.name, error)
-            self._failures += not error.fenced
-            if self._renew():
+            log.info("session %s of a producer has ended: %s", self._membership.session.name, error)
+            if self._membership.renew():
                 self._finish(batch)
-            elif self._failures < _MOST_FAILURES:
-                self._put_back(batch)
+            elif error.refused:
+                self._refuse(batch, error.cause)
             else:
-                raise FanOutError(
-                    f"records for topic {self._topic!r} could not be sent in {_MOST_FAILURES} transactions: {error}. Check "
-                    "that the brokers run and that this user may write, then send them again with a new producer"
-                ) from error
+                self._retry(batch, error)
         else:
-            self._failures = 0
+            self._failures = self._refusals = 0
             self._finish(batch)
 
-    def _renew(self) -> bool:
-        """Replace the session with a new one. Return whether the last transaction of the old session was committed."""
-        lost, committed = self._session, self._session.end()
-        self._log.publish(member_key(lost.name), None)
-        self._session = self._begin()
-        lost.close()
-        return committed
-
-    def _put_back(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+    def _retry(self, batch: list[Outgoing], error: LostSessionError) -> None:
+        self._failures += not error.fenced
+        if self._failures >= _MOST_FAILURES:
+            raise FanOutError(
+                f"records for topic {self._topic!r} could not be sent in {_MOST_FAILURES} transactions: {error}. Check "
+                "that the brokers run and that this user may write, then send them again with a new producer"
+            ) from error
         with self._change:
-            for _, record in reversed(batch):
-                self._queues[record.topic_partition.partition].appendleft(record)
+            self._queues.put_back(batch)
 
-    def _finish(self, batch: list[tuple[TopicPartition, Outgoing]]) -> None:
+    def _refuse(self, batch: list[Outgoing], cause: KafkaError) -> None:
+        """Give up the record of a batch that the broker refuses, once it is found; the others are sent again."""
+        if self._refusals >= _MOST_REFUSALS:
+            raise FanOutError(
+                f"the brokers refuse all records for topic {self._topic!r}: {cause.str()}. Correct the configuration of the topic, "
+                "or the records, then send them again with a new producer"
+            )
         with self._change:
-            self._done.extend((r.delivered, None, r.message) for _, r in batch if r.delivered is not None)
+            if (record := self._queues.refused(batch)) is None:
+                return
+            self._refusals += 1
+            self._unsent -= 1
+            self._done.extend(undelivered([record], cause))
+            if record.delivered is None and self._unreported is None:
+                self._unreported = refusal(record, cause)
+            self._change.notify_all()
+
+    def _finish(self, batch: list[Outgoing]) -> None:
+        with self._change:
+            self._queues.sent(batch)
+            self._done.extend((r.delivered, None, r.message) for r in batch if r.delivered is not None)
             self._unsent -= len(batch)
             self._change.notify_all()

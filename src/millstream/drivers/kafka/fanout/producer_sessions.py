@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import (
-    TIMESTAMP_CREATE_TIME,
-    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
     KafkaException,
@@ -27,79 +24,18 @@ from millstream.drivers.kafka.clients import (
 )
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection
 from millstream.drivers.kafka.fanout.coordinator import fence
-
-Delivered = Callable[[KafkaError | None, Any], None]
+from millstream.drivers.kafka.fanout.outgoing_records import Outgoing
 
 _STEP_S: Final = 5.0
-
-
-@dataclass(slots=True)
-class Outgoing:
-    """A record to be sent, with serialised key and value.
-
-    Attributes:
-        topic_partition: The primary partition that its key selects.
-        timestamp: Timestamp, in ms since the epoch. 0 means now.
-        delivered: The callback for its delivery, or None.
-    """
-
-    topic_partition: TopicPartition
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: Any
-    delivered: Delivered | None
-    message: Any = None
-
-    def keep(self, _error: KafkaError | None, message: Any) -> None:
-        """Keep the message for the callback."""
-        self.message = message
-
-
-class Undelivered:
-    """The message of a record that was not delivered, with the methods of confluent-kafka's ``Message``.
-
-    The client creates a message only for records that it has sent.
-    """
-
-    def __init__(self, record: Outgoing, error: KafkaError) -> None:
-        self._record = record
-        self._error = error
-
-    def topic(self) -> str:
-        return self._record.topic_partition.topic
-
-    def partition(self) -> int:
-        return self._record.topic_partition.partition
-
-    def key(self) -> bytes | None:
-        return self._record.key
-
-    def value(self) -> bytes | None:
-        return self._record.value
-
-    def headers(self) -> Any:
-        return self._record.headers
-
-    def timestamp(self) -> tuple[int, int]:
-        time = self._record.timestamp
-        return (TIMESTAMP_CREATE_TIME if time else TIMESTAMP_NOT_AVAILABLE, time)
-
-    def offset(self) -> None:
-        return None
-
-    def error(self) -> KafkaError:
-        return self._error
-
-
-def undelivered(
-    records: Iterable[Outgoing], failure: Exception
-) -> Iterator[tuple[Delivered, KafkaError, Undelivered]]:
-    """Return the calls of the callbacks of records that were not delivered, or perhaps not."""
-    error = KafkaError(KafkaError._FAIL, str(failure))
-    for record in records:
-        if record.delivered is not None:
-            yield record.delivered, error, Undelivered(record, error)
+_REFUSALS: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+}
+"""Errors of a transaction that contains a record that the broker does not accept."""
 
 
 class LostSessionError(Exception):
@@ -108,12 +44,16 @@ class LostSessionError(Exception):
     See ``Transaction.abort``. :meth:`ProducerSession.end` returns whether the transaction was committed.
 
     Attributes:
+        cause: Why the transaction failed.
         fenced: Whether another client has ended the session.
+        refused: Whether the broker does not accept at least one of the records.
     """
 
     def __init__(self, cause: KafkaError) -> None:
         super().__init__(cause.str())
+        self.cause = cause
         self.fenced = cause.fatal() or cause.code() in UNUSABLE
+        self.refused = not self.fenced and cause.code() in _REFUSALS
 
 
 class ProducerSession:

@@ -80,5 +80,6 @@ def _discarded_if_failed(producer: KeyRangeProducer) -> Iterator[None]:
     try:
         yield
     except MillstreamError:
-        discard(producer)  # the next attempt opens another
+        if producer.failed:
+            discard(producer)  # the next attempt opens another
         raise

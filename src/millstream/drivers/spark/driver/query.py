@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from pyspark import cloudpickle
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
@@ -17,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from millstream.drivers.spark import sink, source, wire
 from millstream.drivers.spark.driver.checkpoint import LocalFiles, remove_abandoned
 from millstream.drivers.spark.driver.modules import send_modules
+from millstream.drivers.spark.driver.program_pickle import pickled_program
 from millstream.drivers.spark.driver.spark_session import scheme_of
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
@@ -64,11 +64,16 @@ def _make_active(session: SparkSession) -> None:
 
 
 def start(session: SparkSession, spec: QuerySpec) -> StreamingQuery:
-    """Start the query. May be called from any thread."""
+    """Start the query. May be called from any thread.
+
+    Raises:
+        MillstreamError: If a part of the program cannot be pickled.
+    """
     _make_active(session)
     if scheme_of(session, spec.checkpoint_location) == "file":
         remove_abandoned(LocalFiles(Path(unquote(urlparse(spec.checkpoint_location).path))))
-    send_modules(session, cloudpickle.dumps((spec.source, spec.host, spec.sink)), spec.py_modules)
+    program = pickled_program((spec.source, spec.host, spec.sink), spec.host.topology)
+    send_modules(session, program, spec.py_modules)
     register(session, source.KafkaSource, sink.KafkaSink)
     chunks = session.readStream.format(source.FORMAT).option("spec", spec.source.to_option()).load()
     writer = (

@@ -31,6 +31,7 @@ from millstream.drivers.spark import wire
 from millstream.drivers.spark.clock import host_clock
 from millstream.drivers.spark.crossing import crossing, paused_gc
 from millstream.drivers.spark.driver.modules import send_modules
+from millstream.drivers.spark.driver.program_pickle import pickled_program
 from millstream.drivers.spark.driver.query import hosted
 from millstream.drivers.spark.executor.host_spec import HostSpec
 from millstream.drivers.spark.source import MapStage
@@ -58,7 +59,8 @@ def transform(
     Returns:
         A streaming DataFrame with the columns of :data:`RESULT_ROWS`.
     """
-    send_modules(next(iter(inputs.values())).sparkSession, cloudpickle.dumps(host), py_modules)
+    program = pickled_program(host, host.topology)
+    send_modules(next(iter(inputs.values())).sparkSession, program, py_modules)
     chunks = [_chunks(topic, frame, host.topology) for topic, frame in inputs.items()]
     rows = hosted(reduce(DataFrame.unionByName, chunks), host)
     return rows.mapInArrow(_result_rows, RESULT_ROWS)

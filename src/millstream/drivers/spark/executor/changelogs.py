@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
@@ -18,30 +18,20 @@ from millstream.core.state.changelog_records import from_records, is_live, to_re
 from millstream.core.topology.async_nodes import all_unfinished_stores
 from millstream.core.topology.internal import changelog_config
 from millstream.core.topology.plan import Plan, SubTopology
+from millstream.drivers.spark.executor.published_snapshots import SNAPSHOT, PublishedSnapshots
 from millstream.drivers.spark.executor.restore_progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 
 _PUBLISHED_AT_ONCE = 20_000
 _PUBLISHED_BYTES = 4 << 20
-_SNAPSHOT = b"task "
-"""Key prefix of snapshots. Their topic also contains the marks of delivered batches."""
 _WHY = "the checkpoint and the local copy are missing; the changelog topic is read instead"
 
 
 def published(reader: ChangelogReader, plan: Plan, tasks: Iterable[TaskId]) -> list[bytes]:
     """Return the last published memory of each task that has ever published, as JSON."""
     keys = [Changelogs(plan, plan.subtopologies[task.subtopology], task)._key for task in tasks]
-    newest = _newest_snapshots(reader, plan)
+    newest = PublishedSnapshots(reader, plan.commits_topic).newest()
     return [newest[key] for key in keys if key in newest]
-
-
-def _newest_snapshots(reader: ChangelogReader, plan: Plan) -> dict[bytes, bytes]:
-    return {
-        bytes(key): bytes(value)
-        for records in reader.read(reader.extent(plan.commits_topic, 0))
-        for key, value in zip(records.keys, records.values)
-        if key is not None and value is not None and key.startswith(_SNAPSHOT)
-    }
 
 
 @dataclass(frozen=True)
@@ -63,13 +53,18 @@ class Changelogs:
     def publish(
         self, changes: Mapping[str, list[StoreChange]], memory: TaskMemory, now_ms: int
     ) -> Iterator[tuple[str, Records]]:
-        """Return the changes of a micro-batch, and the task's memory, as records by topic."""
+        """Return the changes of a micro-batch, and the task's memory, as records by topic.
+
+        The memory is one record, so it must not grow with the records that wait for another input.
+        """
         if not self.stores:
             return
         for byte_store, items in changes.items():
             if store_of(byte_store) in self.plan.changelogs:
                 yield self._records(byte_store, items, now_ms)
-        value = json.dumps(memory.to_json(), separators=(",", ":")).encode()
+        assert memory.snapshot is not None
+        needed = replace(memory, snapshot=memory.snapshot.without_read_again())
+        value = json.dumps(needed.to_json(), separators=(",", ":")).encode()
         yield self.plan.commits_topic, Records([self._key], [value], [now_ms], partitions=[0])
 
     def publish_content(
@@ -119,9 +114,9 @@ class Changelogs:
             if wrong:
                 yield self._records(store, wrong, now_ms)
 
-    def memory(self, reader: ChangelogReader, renamed_stores: Mapping[str, str]) -> TaskMemory:
+    def memory(self, snapshots: PublishedSnapshots, renamed_stores: Mapping[str, str]) -> TaskMemory:
         """Return the last published memory of the task, or an empty one if the task has never published."""
-        newest = _newest_snapshots(reader, self.plan).get(self._key)
+        newest = snapshots.newest().get(self._key)
         return TaskMemory.from_json({} if newest is None else json.loads(newest), renamed_stores)
 
     def content(
@@ -147,7 +142,7 @@ class Changelogs:
     @property
     def _key(self) -> bytes:
         """Key of the snapshot. It excludes the sub-topology, whose number may change without a checkpoint."""
-        return _SNAPSHOT + f"{','.join(sorted(self.stores))} {self.task.partition}".encode()
+        return SNAPSHOT + f"{','.join(sorted(self.stores))} {self.task.partition}".encode()
 
     def _records(self, byte_store: str, items: list[StoreChange], now_ms: int) -> tuple[str, Records]:
         store = store_of(byte_store)

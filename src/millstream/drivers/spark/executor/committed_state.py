@@ -91,11 +91,15 @@ class CommittedState:
         manifest = self.log.forget_stores(manifest, sub.stores)
         manifest = rehomed(manifest, memory.engines, self._engines(sub))
         rebuilds = self.initialization is not None and self.initialization.rebuild
+        snapshots = self.spec.snapshots
         if encoded is None and rebuilds and changelogs.stores:
             assert self.spec.changelogs is not None
-            memory = changelogs.memory(self.spec.changelogs, renamed)
+            assert snapshots is not None
+            memory = changelogs.memory(snapshots, renamed)
             check_stores(memory.stores, fingerprints)
             manifest = self.log.load(changelogs.content(self.spec.changelogs, memory, self.listener))
+        elif snapshots is not None and not rebuilds:
+            snapshots.forget()
         return StoresBefore(encoded, manifest, memory, removed)
 
     def memory(self, sub: SubTopology, changelogs: Changelogs, task: Task, outcome: Outcome) -> TaskMemory:

@@ -14,6 +14,7 @@ from millstream.core.runtime.inputs import Input, informed
 from millstream.drivers.spark.executor.async_calls import AsyncWorkerOf
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.global_restore import GlobalTopics
+from millstream.drivers.spark.executor.published_snapshots import PublishedSnapshots
 from millstream.drivers.spark.executor.restore_progress import RestoreListener, log_progress
 from millstream.drivers.spark.spec import TopologySpec
 
@@ -46,3 +47,10 @@ class HostSpec:
     def inputs(self) -> Mapping[TaskId, tuple[Input, ...]]:
         """The inputs of the tasks that must know the lag of their inputs."""
         return informed(self.topology.plan, self.topology.layout, waits=True)
+
+    @cached_property
+    def snapshots(self) -> PublishedSnapshots | None:
+        """The published snapshots, which the tasks of a process share. None without changelog topics."""
+        if self.changelogs is None:
+            return None
+        return PublishedSnapshots(self.changelogs, self.topology.plan.commits_topic)

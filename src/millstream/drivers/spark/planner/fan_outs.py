@@ -25,6 +25,8 @@ class FanOuts:
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
+        self.epoch_ends: Mapping[TopicPartition, int] = {}
+        """How far logs can be read in the epochs that are being read. Logs that may grow are missing, those without an epoch end at 0."""
         self._histories: tuple[History, ...] = ()
         self._reported: tuple[EpochRead, ...] = ()
         """The epochs that the application knows."""
@@ -48,16 +50,18 @@ class FanOuts:
 
         Tells the application which epochs are read, for its status.
         """
-        if not self._histories:
-            return ends
         read = list[EpochRead]()
         known, limited = flat(positions), {topic: dict(partitions) for topic, partitions in ends.items()}
+        epoch_ends: dict[TopicPartition, int | None] = dict.fromkeys(self._fan_out_logs(), 0)
         for history in self._histories:
             epoch, offsets = self._current(history, known, records)
             read.append(EpochRead(history, epoch))
-            for (topic, number), limit in limits(history, epoch, offsets).items():
+            of_logs = limits(history, epoch, offsets)
+            epoch_ends |= of_logs
+            for (topic, number), limit in of_logs.items():
                 if limit is not None and number in limited.get(topic, {}):
                     limited[topic][number] = min(limited[topic][number], limit)
+        self.epoch_ends = {log: end for log, end in epoch_ends.items() if end is not None}
         if tuple(read) != self._reported:
             self._reported = tuple(read)
             self._spec.control.ask("epochs", self._reported)
@@ -67,6 +71,14 @@ class FanOuts:
         """Return topics together with the fan-out topics of their partitions."""
         fan_outs = self._spec.topology.plan.fan_outs
         return frozenset(topics).union(topic for topic, split in fan_outs.items() if split.topic in topics)
+
+    def _fan_out_logs(self) -> list[TopicPartition]:
+        plan, layout = self._spec.topology.plan, self._spec.topology.layout
+        return [
+            TopicPartition(topic, number)
+            for topic in plan.fan_outs
+            for number in range(layout.partitions[topic])
+        ]
 
     def _current(
         self, history: History, positions: Mapping[TopicPartition, int], records: BufferedRecords

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from millstream.core.engine.records.readiness import NEVER_WAIT
 from millstream.core.model.ids import TopicPartition
@@ -32,6 +32,7 @@ class Outlook:
         bounded: Whether ``log_ends`` are the fixed ends of a run to the end.
         bytes_per_record: Average size of a record. None if unknown.
         before: What the previous micro-batch left of the inputs. None if unknown.
+        epoch_ends: How far logs of split partitions can be read in the epochs that are being read. Logs that may grow are missing.
     """
 
     start: Offsets
@@ -43,6 +44,7 @@ class Outlook:
     bounded: bool
     bytes_per_record: float | None
     before: RemainingInputs | None = None
+    epoch_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class InputPlanner:
@@ -83,7 +85,8 @@ class InputPlanner:
             return planned, None
         behind = _lag(_offsets_of(now.log_ends, self._watched), planned)
         known = {partition: time for partition, time in until.items() if partition in behind}
-        remaining = RemainingInputs(behind, known, frozenset(now.paused), now.bounded)
+        closed = _closed(now.epoch_ends, planned)
+        remaining = RemainingInputs(behind, known, frozenset(now.paused), now.bounded, closed=closed)
         return planned, replace(remaining, to_be_written=lower_bounds(self._writers, now.before, remaining))
 
     def _situation(self, group: CoProcessed, now: Outlook) -> Situation:
@@ -100,7 +103,7 @@ class InputPlanner:
             self._room(group, records, now.bytes_per_record),
             frozenset(p for i in _inputs(group) if i.partition in records.buffered for p in i.feeders),
             {partition: newest for partition, (_, _, newest) in records.buffered.items()},
-            frozenset(records.given_up),
+            _closed(now.epoch_ends, now.start).union(records.given_up),
             frozenset(now.paused),
             self._settings.idle_ms > 0 and not now.bounded,
         )
@@ -160,18 +163,22 @@ class TaskInputPlanner:
         """Return the facts about a task's inputs. For a repartition, combine the facts of all partitions that feed it."""
         lag: Flat = {}
         until: Flat = {}
-        paused, ended = set(), set()
+        paused, ended, closed = set(), set(), set()
         for each in inputs:
             if all(p.topic in remaining.paused for p in each.feeders):
                 paused.add(each.partition.topic)
             lags, times = _lag_of(each, remaining)
             if lags:
                 lag[each.partition] = sum(lags.values())
+            elif each.partition in remaining.closed:
+                closed.add(each.partition)
             elif remaining.bounded and all(p.topic in self._outside for p in each.feeders):
                 ended.add(each.partition)
             if lags and len(times) == len(lags):
                 until[each.partition] = min(times)
-        return TaskInput(lag, until, frozenset(paused), frozenset(ended), remaining.unknown)
+        return TaskInput(
+            lag, until, frozenset(paused), frozenset(ended), remaining.unknown, frozenset(closed)
+        )
 
 
 def _lag_of(each: Input, remaining: RemainingInputs) -> tuple[Flat, list[int]]:
@@ -208,6 +215,11 @@ def _lag(ends: Flat, planned: Offsets) -> Flat:
     """Return the number of records after the planned offset, for each partition that has any."""
     left = {partition: end - planned[partition.topic][partition.partition] for partition, end in ends.items()}
     return {partition: count for partition, count in left.items() if count > 0}
+
+
+def _closed(epoch_ends: Mapping[TopicPartition, int], read: Offsets) -> frozenset[TopicPartition]:
+    """Return the logs of split partitions that are read to the end of the epoch that is being read."""
+    return frozenset(p for p, offset in _offsets_of(read, epoch_ends).items() if offset >= epoch_ends[p])
 
 
 def _offsets_of(offsets: Offsets, partitions: Iterable[TopicPartition]) -> Flat:

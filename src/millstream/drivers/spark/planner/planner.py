@@ -303,6 +303,7 @@ class Planner:
             self._final is not None,
             orders.bytes_per_record,
             request.start.inputs,
+            self._fan_outs.epoch_ends,
         )
         return self._inputs.planned(outlook)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from pyspark.sql import Row
 import millstream as ms
 from millstream.core.asynchronous.async_worker import Answered
 from millstream.core.asynchronous.call import Call, Raised, Ticket, grouped
+from millstream.core.asynchronous.committable_offset import Progress
 from millstream.core.asynchronous.dispatcher import Dispatcher
 from millstream.core.asynchronous.result_buffer import ResultBuffer
 from millstream.core.engine.asynchronous import backlog, in_flight
+from millstream.core.engine.records.queue import MERGED, QueueId
+from millstream.core.engine.records.readiness import InputFacts
+from millstream.core.engine.step_outcome import Snapshot
+from millstream.core.engine.task import Task
 from millstream.core.model.calls import CallOrder, Calls
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import Records
@@ -24,24 +30,31 @@ from millstream.core.ports import OffsetRange
 from millstream.core.runtime.batch_plan import Initialization
 from millstream.core.runtime.task_report import TaskReport
 from millstream.core.state.memory import MemoryStores
-from millstream.core.state.segments.log import decode_manifest
+from millstream.core.state.segments.log import Manifest, decode_manifest
 from millstream.core.topology.evolution import Lineage, parts_of
 from millstream.core.topology.layout import lay_out
+from millstream.core.topology.plan import Plan
 from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.executor.changelogs import Changelogs
+from millstream.drivers.spark.executor.committed_state import StoresBefore
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
+from millstream.drivers.spark.executor.published_snapshots import PublishedSnapshots
+from millstream.drivers.spark.executor.snapshots import TaskMemory
 from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.spec import TopologySpec
 from unit.helpers import Row as Cells
+from unit.helpers import records
 
 from .test_host import OPENERS, Handle, Spark, row
 
 KAFKA: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
 """The internal topics of the application, each with one partition."""
+READS: list[OffsetRange] = []
+"""The ranges of internal topics that were read."""
 WORKERS: list[Worker] = []
 """The living async worker. Specs are pickled, so it is found here."""
 
@@ -54,6 +67,7 @@ class Reader:
 
     def read(self, offsets: OffsetRange) -> Iterator[Records]:
         if entries := KAFKA[offsets.topic][offsets.start : offsets.end]:
+            READS.append(offsets)
             yield Records([key for key, _ in entries], [value for _, value in entries], [0] * len(entries))
 
 
@@ -110,25 +124,23 @@ def calling(order: CallOrder) -> ms.Topology:
     return builder.build()
 
 
+def host_spec(plan: Plan, tasks: int, directory: Path) -> HostSpec:
+    layout = lay_out(plan, {"in": tasks})
+    lineage = Lineage(parts_of(plan, layout, {}))
+    keys, policies = grouping_keys(layout.tasks), ms.ErrorPolicies()
+    topology = TopologySpec(plan, layout, keys, policies, {}, lineage)
+    copies = CopiesSpec(str(directory), OPENERS, dict.fromkeys(plan.changelogs, "memory"), 64 << 20)
+    return HostSpec(topology, copies, changelogs=Reader())
+
+
 class Application:
     """An application with one task, whose micro-batches are delivered by one attempt and committed by another."""
 
     def __init__(self, directory: Path, order: CallOrder, rows: list[Cells], dice: random.Random) -> None:
         KAFKA.clear()
         self.plan = calling(order).plan("app")
-        layout = lay_out(self.plan, {"in": 1})
-        topology = TopologySpec(
-            self.plan,
-            layout,
-            grouping_keys(layout.tasks),
-            ms.ErrorPolicies(),
-            {},
-            Lineage(parts_of(self.plan, layout, {})),
-        )
-        engines = dict.fromkeys(self.plan.changelogs, "memory")
-        copies = CopiesSpec(str(directory), OPENERS, engines, 64 << 20)
-        self.spec = HostSpec(
-            topology, copies, changelogs=Reader(), async_workers=living_worker, repeats_sends=False
+        self.spec = replace(
+            host_spec(self.plan, 1, directory), async_workers=living_worker, repeats_sends=False
         )
         self.calls = next(
             node.calls for node in self.plan.subtopologies[0].nodes.values() if node.name == "call"
@@ -268,6 +280,25 @@ def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
     assert lost > 12
 
 
+def test_the_tasks_that_a_process_rebuilds_read_the_commits_topic_once(tmp_path: Path) -> None:
+    KAFKA.clear()
+    READS.clear()
+    builder = ms.StreamsBuilder()
+    builder.stream("in").group_by_key().count(store=ms.stores.options("counts", changelog="kafka"))
+    plan = builder.build().plan("app")
+    KAFKA["app-commits"] = [(b"task counts %d" % task, b"{}") for task in range(3)]
+    spec = host_spec(plan, 3, tmp_path)
+    for initialization in (Initialization(rebuild=True), None, Initialization(rebuild=True)):
+        for task in range(3):
+            host = TaskHost(spec)
+            host.init(Handle(None, {}))
+            tick = b"" if initialization is None else initialization.encode()
+            rows = [Row(**{**row(wire.TICK).asDict(), "task": f"0_{task}", "payload": tick})]
+            list(host.handleInputRows(None, iter(rows), None))
+    ranges = [(offsets.topic, offsets.start, offsets.end) for offsets in READS]
+    assert ranges == [("app-commits", 0, 3)] * 2, "they are forgotten once the tasks are rebuilt"
+
+
 def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp_path: Path) -> None:
     """Each version has a key of its own in the topic, so compaction alone would keep all of them for ever."""
     builder = ms.StreamsBuilder()
@@ -300,6 +331,57 @@ def test_the_content_of_a_store_with_large_values_is_published_in_small_parts() 
     assert [key for records in parts for key in records.keys] == sorted(
         b"%d" % number for number in range(20)
     )
+
+
+class TestPublishedSnapshot:
+    """The snapshot of a task that waits for one of its inputs, with records of a topic and, on other ways, of a repartition."""
+
+    @pytest.fixture
+    def changelogs(self) -> Changelogs:
+        KAFKA.clear()
+        builder = ms.StreamsBuilder()
+        table = builder.table("prices", store=ms.stores.options("prices", changelog="kafka"))
+        builder.stream("orders").join(table, lambda order, price: f"{order}{price}").to("out")
+        plan = builder.build().plan("app")
+        return Changelogs(plan, plan.subtopologies[0], TaskId(0, 0))
+
+    def waiting(self, changelogs: Changelogs, count: int) -> Snapshot:
+        """Return the snapshot of a task with buffered records: ``count`` read from a topic, and two of each lane."""
+        task = Task(
+            changelogs.sub, TaskId(0, 0), application_id="app", stores=MemoryStores(), max_task_idle_ms=60_000
+        )
+        task.init(0)
+        orders, prices = TopicPartition("orders", 0), TopicPartition("prices", 0)
+        task.inform(InputFacts((orders, prices)))
+        for lane, size in {"": count, "lane": 2, MERGED: 2}.items():
+            task.feed(orders, records([("k", f"value {n}", n) for n in range(size)], 0), size, lane=lane)
+        assert task.step(0).metrics.processed == 0
+        return task.snapshot()
+
+    def publish(self, changelogs: Changelogs, snapshot: Snapshot) -> int:
+        """Publish the memory of a task and return its size, bytes."""
+        memory = TaskMemory(snapshot, {"prices": "x"}, {"prices": "lmdb"}, ("prices",))
+        [(topic, sent)] = changelogs.publish({}, memory, 0)
+        KAFKA[topic] += zip(sent.keys, sent.values, strict=True)  # type: ignore[arg-type]  # it has a key
+        return sent.byte_count()
+
+    def test_does_not_grow_with_the_records_that_a_rebuild_reads_again(self, changelogs: Changelogs) -> None:
+        few, many = (self.publish(changelogs, self.waiting(changelogs, count)) for count in (10, 10_000))
+        assert many == few
+
+    def test_is_all_that_a_rebuild_needs(self, changelogs: Changelogs) -> None:
+        partition = TopicPartition("orders", 0)
+        snapshot = replace(
+            self.waiting(changelogs, 10),
+            partition_times={QueueId(partition): 5, QueueId(partition, MERGED): 5},
+            progress={partition: Progress(3, ((1, 1),))},
+        )
+        self.publish(changelogs, snapshot)
+        published = PublishedSnapshots(Reader(), "app-commits")
+        loaded = StoresBefore(None, Manifest(), changelogs.memory(published, {}), {}).snapshot
+        assert loaded == snapshot.without_committed()
+        assert {queue.lane for queue in loaded.buffered} == {"lane", MERGED}
+        assert loaded.taken == {QueueId(partition): 3, QueueId(partition, MERGED): 2}
 
 
 def applications(directory: Path, order: CallOrder, seeds: int) -> Iterator[tuple[int, Application]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, Final, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, ClassVar, Final, Generic, Literal, TypedDict, TypeVar, get_args
 
 from millstream.core.model.arguments import checked_constructor
 from millstream.core.model.calendars import Windows
@@ -17,9 +17,6 @@ from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.topics import checked_name, checked_topic_config
-
-__all__ = ["LATEST", "Changelog", "Engine", "Order", "StoreLike", "StoreOptions", "StoreSpec"]
-__all__ += ["key_value", "lru", "options", "session", "versioned", "window"]
 
 Engine = Literal["lmdb", "rocksdb", "memory"]
 """The store engine of the local copy. None in a specification uses the application's setting."""
@@ -33,6 +30,8 @@ LATEST: Final = -1
 """Result of ``put`` of a versioned store if no later version exists (``PUT_RETURN_CODE_VALID_TO_UNDEFINED``)."""
 
 _SHORTEST_SLICE_MS = 60_000
+
+S = TypeVar("S")
 
 
 class Storage(TypedDict):
@@ -107,9 +106,13 @@ class StoreSpec:
         object.__setattr__(self, option, value)
 
 
+class StoreOf(StoreSpec, Generic[S]):
+    """A specification whose type says which store a processor gets for it, for type checkers; see :class:`StoreSpec`."""
+
+
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
-class KeyValueSpec(StoreSpec):
+class KeyValueSpec(StoreOf[Any]):
     """A key-value store: ``ms.stores.key_value``. For the options of all stores, see :class:`StoreSpec`.
 
     Args:
@@ -119,8 +122,8 @@ class KeyValueSpec(StoreSpec):
     Source: ``org.apache.kafka.streams.state.Stores.keyValueStoreBuilder``. Kafka Streams has no counterpart of ``ttl``.
 
     Example:
-        >>> from millstream.core.model import serdes
-        >>> key_value("seen", serdes.string, serdes.int64).fingerprint
+        >>> import millstream as ms
+        >>> ms.stores.key_value("seen", ms.serdes.string, ms.serdes.int64).fingerprint
         'key-value string -> int64'
     """
 
@@ -144,7 +147,7 @@ class KeyValueSpec(StoreSpec):
 
 @checked_constructor
 @dataclass(frozen=True, kw_only=True)
-class LruSpec(StoreSpec):
+class LruSpec(StoreOf[Any]):
     """A key-value store that evicts its least recently used entry when its capacity is exceeded: ``ms.stores.lru``.
 
     Args:
@@ -153,8 +156,8 @@ class LruSpec(StoreSpec):
     Source: ``org.apache.kafka.streams.state.Stores.lruMap``.
 
     Example:
-        >>> from millstream.core.model import serdes
-        >>> lru("recent", serdes.string, serdes.json, capacity=1000).fingerprint
+        >>> import millstream as ms
+        >>> ms.stores.lru("recent", ms.serdes.string, ms.serdes.json, capacity=1000).fingerprint
         'lru string -> json'
     """
 
@@ -172,7 +175,7 @@ class LruSpec(StoreSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlicedSpec(StoreSpec):
+class SlicedSpec(StoreOf[Any]):
     """A store in slices (see docs/decisions/0014-windowed-stores-expire-in-time-slices.md)."""
 
     @property
@@ -247,8 +250,8 @@ class WindowSpec(TimedSpec):
     ``inMemoryWindowStore``.
 
     Example:
-        >>> from millstream.core.model import serdes
-        >>> window("clicks", serdes.string, serdes.int64, retention=3_600_000, size=60_000).fingerprint
+        >>> import millstream as ms
+        >>> ms.stores.window("clicks", ms.serdes.string, ms.serdes.int64, retention=3_600_000, size=60_000).fingerprint
         'window string -> int64'
     """
 
@@ -286,8 +289,8 @@ class SessionSpec(TimedSpec):
     ``inMemorySessionStore``.
 
     Example:
-        >>> from millstream.core.model import serdes
-        >>> session("visits", serdes.string, serdes.int64, retention=3_600_000).fingerprint
+        >>> import millstream as ms
+        >>> ms.stores.session("visits", ms.serdes.string, ms.serdes.int64, retention=3_600_000).fingerprint
         'session string -> int64'
     """
 
@@ -312,8 +315,8 @@ class VersionedSpec(SlicedSpec):
     Source: ``org.apache.kafka.streams.state.Stores.persistentVersionedKeyValueStore``.
 
     Example:
-        >>> from millstream.core.model import serdes
-        >>> versioned("prices", serdes.string, serdes.float64, history_retention=3_600_000).fingerprint
+        >>> import millstream as ms
+        >>> ms.stores.versioned("prices", ms.serdes.string, ms.serdes.float64, history_retention=3_600_000).fingerprint
         'versioned string -> float64'
     """
 
@@ -335,55 +338,9 @@ class VersionedSpec(SlicedSpec):
         return "versioned"
 
 
-@checked_constructor
-@dataclass(frozen=True)
-class StoreOptions:
-    """The storage of the result of a DSL operator, if a name alone is not enough: ``ms.stores.options``.
-
-    Args:
-        name: Name of the store. For this option and ``engine``, ``changelog`` and ``changelog_config``, see :class:`StoreSpec`.
-        history_retention: How long earlier versions of each row can be read, in the time of the table. None keeps only the newest
-            value by offset. Only for ``table`` and ``to_table``.
-        retention: How long after their start windows can be read, in stream time. None is the minimum: size plus grace period.
-            Only for windowed aggregations.
-        cache: Whether to merge updates of a row within a micro-batch before they are forwarded, within the limit of the setting
-            ``statestore_cache_max_bytes``. False forwards every update (``withCachingDisabled``).
-
-    Source: ``org.apache.kafka.streams.kstream.Materialized``.
-
-    Example:
-        >>> import millstream as ms
-        >>> builder = ms.StreamsBuilder()
-        >>> kept = ms.stores.options("counts", changelog="kafka")
-        >>> counts = builder.stream("words").group_by_key().count(store=kept)
-        >>> builder.build().plan("shop").changelogs
-        {'counts': 'shop-counts-changelog'}
-    """
-
-    name: str
-    _: KW_ONLY
-    engine: Engine | None = None
-    changelog: Changelog = "spark"
-    changelog_config: Mapping[str, str] = field(default_factory=dict, compare=False)
-    history_retention: Duration | None = None
-    retention: Duration | None = None
-    cache: bool = True
-
-    @property
-    def storage(self) -> Storage:
-        """The storage options, as arguments of a specification."""
-        return Storage(engine=self.engine, changelog=self.changelog, changelog_config=self.changelog_config)
-
-
-StoreLike: TypeAlias = "str | StoreOptions"
-"""The argument ``store`` of operators of the DSL: a name, or a name with options."""
-
-key_value = KeyValueSpec
-lru = LruSpec
-window = WindowSpec
-session = SessionSpec
-versioned = VersionedSpec
-options = StoreOptions
+def name_of(store: str | StoreSpec) -> str:
+    """Return the name of a store that is given by its name or its specification."""
+    return store if isinstance(store, str) else store.name
 
 
 def _one_of(store: str, option: str, given: object, allowed: tuple[object, ...]) -> None:

@@ -1,0 +1,73 @@
+"""What a process reads of the commits topic when it rebuilds tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from millstream.core.model.record import Records
+from millstream.core.ports import OffsetRange
+from millstream.drivers.spark.executor.published_snapshots import PublishedSnapshots
+
+
+class Topic:
+    """The partition with the snapshots, whose first offset is ``start``. Notes the offsets that are read."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.records: list[tuple[bytes | None, bytes | None]] = []
+        self.read_offsets: list[tuple[int, int]] = []
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        return OffsetRange(topic, partition, self.start, self.start + len(self.records))
+
+    def read(self, offsets: OffsetRange) -> Iterator[Records]:
+        if offsets.start == offsets.end:
+            return
+        self.read_offsets.append((offsets.start, offsets.end))
+        for key, value in self.records[offsets.start - self.start : offsets.end - self.start]:
+            yield Records([key], [value], [0])
+
+
+@pytest.fixture
+def topic() -> Topic:
+    topic = Topic()
+    topic.records = [(b"task c 0", b"old"), (b"task c 1", b"its"), (b"0", b"mark"), (b"task c 0", b"new")]
+    return topic
+
+
+@pytest.fixture
+def snapshots(topic: Topic) -> PublishedSnapshots:
+    return PublishedSnapshots(topic, "app-commits")
+
+
+def test_are_the_newest_and_read_once(topic: Topic, snapshots: PublishedSnapshots) -> None:
+    for _ in range(3):
+        assert snapshots.newest() == {b"task c 0": b"new", b"task c 1": b"its"}
+    assert topic.read_offsets == [(0, 4)]
+
+
+def test_include_what_was_published_since(topic: Topic, snapshots: PublishedSnapshots) -> None:
+    """The first attempt of a task may have been delivered before the next one is rebuilt."""
+    snapshots.newest()
+    topic.records += [(b"task c 1", b"newer"), (b"task c 2", b"first")]
+    assert snapshots.newest() == {b"task c 0": b"new", b"task c 1": b"newer", b"task c 2": b"first"}
+    assert topic.read_offsets == [(0, 4), (4, 6)]
+
+
+@pytest.mark.parametrize("start", [0, 9])
+def test_are_read_from_the_beginning_of_another_topic(
+    topic: Topic, snapshots: PublishedSnapshots, start: int
+) -> None:
+    snapshots.newest()
+    topic.start, topic.records = start, [(b"task c 5", b"another")]
+    assert snapshots.newest() == {b"task c 5": b"another"}
+    assert topic.read_offsets == [(0, 4), (start, start + 1)]
+
+
+def test_are_read_again_when_they_were_forgotten(topic: Topic, snapshots: PublishedSnapshots) -> None:
+    snapshots.newest()
+    snapshots.forget()
+    assert snapshots.newest() == {b"task c 0": b"new", b"task c 1": b"its"}
+    assert topic.read_offsets == [(0, 4), (0, 4)]
