@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import millstream as ms
@@ -33,8 +33,6 @@ def side_by_side(topologies: Mapping[str, ms.Topology]) -> ms.Topology:
 
 
 def add(together: ms.Topology, topology: ms.Topology, prefix: Prefix) -> None:
-    for store in topology.stores.values():
-        together.add_state_store(prefix.of(store))
     sources: dict[str, GlobalSource] = {}
     for node in topology.nodes.values():
         if isinstance(node, GlobalSource):
@@ -44,6 +42,8 @@ def add(together: ms.Topology, topology: ms.Topology, prefix: Prefix) -> None:
             together.add_global_part(source, prefix.of_node(node), prefix.of(store))
         else:
             together.add(prefix.of_node(node))
+    for store in topology.stores.values():
+        together.add_state_store(prefix.of(store))
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Prefix:
     """What the names of a topology begin with when it stands beside others."""
 
     text: str
+    stores: dict[str, StoreSpec] = field(default_factory=dict, compare=False)
+    """The renamed stores: the nodes of one operator have the same object."""
 
     def of(self, named: Any) -> Any:
         """Return a name, a tuple of names, a store, or a function that returns a name, with the prefix."""
@@ -59,15 +61,16 @@ class Prefix:
         if isinstance(named, tuple):
             return tuple(map(self.of, named))
         if isinstance(named, StoreSpec):
-            return dataclasses.replace(named, name=self.of(named.name))
+            renamed = dataclasses.replace(named, name=self.of(named.name))
+            return self.stores.setdefault(named.name, renamed)
         return lambda *args: self.of(named(*args))
 
     def of_node(self, node: Node) -> Any:
         renamed = {
-            field.name: self.of(value)
-            for field in dataclasses.fields(node)
-            if field.name in NAMES or isinstance(getattr(node, field.name), StoreSpec)
-            for value in [getattr(node, field.name)]
+            each.name: self.of(value)
+            for each in dataclasses.fields(node)
+            if each.name in NAMES or isinstance(getattr(node, each.name), StoreSpec)
+            for value in [getattr(node, each.name)]
             if value is not None
         }
         if hasattr(node, "supplier"):

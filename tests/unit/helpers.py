@@ -195,6 +195,12 @@ class Host:
         return task
 
 
+class Quiet(ms.Processor[Any, Any, Any, Any]):
+    """A processor that does nothing."""
+
+    def process(self, record: ms.Record[Any, Any]) -> None: ...
+
+
 def processing(
     process: Callable[[ms.ProcessorContext[Any, Any], ms.Record[Any, Any]], object],
     *,

@@ -29,7 +29,7 @@ from millstream.core.topology.plan import Plan, SubTopology
 from millstream.testing._calls import ManualAsyncWorker
 from millstream.testing._runner_settings import RunnerSettings
 from millstream.testing._tasks import Counters, DriverTask, Progress, Sent, Serdes
-from millstream.testing._topics import TopicLogs
+from millstream.testing._topics import DerivedRecords, TopicLogs
 from millstream.testing.snapshot import DriverSnapshot, TaskState, stores_with
 
 
@@ -70,6 +70,7 @@ class DriverRunner:
         self._reader: dict[str, SubTopology] = {**plan.subtopology_of, **plan.global_part_of}
         self._coming: deque[tuple[TopicPartition, Records]] = deque()
         self._fed: set[TaskId] = set()
+        self._derived = DerivedRecords(self.reading)
         self._depths = _shuffles_upstream(plan)
         self._async_worker: ManualAsyncWorker | None = None
         self._attempts_due: dict[TaskId, int] = {}
@@ -119,7 +120,7 @@ class DriverRunner:
     def micro_batch(self, records: list[tuple[TopicPartition, Records]]) -> None:
         """Process records, and all records and calls that result from them, to the end."""
         try:
-            self.begin()
+            self.begin(sum(len(given) for _, given in records))
             for partition, given in records:
                 self._feed(partition, given)
             self._run()
@@ -159,7 +160,8 @@ class DriverRunner:
             self._carry_out(each, each.step(to_ms, None))
         self._run()
 
-    def begin(self) -> None:
+    def begin(self, records: int = 0) -> None:
+        self._derived.begin(records)
         self._begun = Progress(
             dict(self.topics.ends),
             dict(self.committable),
@@ -214,6 +216,12 @@ class DriverRunner:
             each.task.feed(partition, part, position)
             self._fed.add(each.id)
 
+    def _feed_derived(self) -> None:
+        """Feed the first of the records that tasks have sent to topics of the topology."""
+        partition, records = self._coming.popleft()
+        self._derived.add(partition.topic, len(records))
+        self._feed(partition, records)
+
     def _run(self) -> None:
         """Step the tasks with input until no input is left, then each task that has not stepped yet."""
         stepped: set[TaskId] = set()
@@ -226,13 +234,13 @@ class DriverRunner:
                 stepped.add(each.id)
                 self._steps(each)
                 while self._coming and self._gathers:
-                    self._feed(*self._coming.popleft())
+                    self._feed_derived()
             if self._async_worker is not None and (settled := self._async_worker.work()):
                 for task_id, ticket, answer in settled:
                     self.tasks[task_id].task.done(ticket, answer)
                     self._fed.add(task_id)
             elif self._coming:
-                self._feed(*self._coming.popleft())
+                self._feed_derived()
             elif stepped.issuperset(self.tasks):
                 return
             else:
@@ -293,6 +301,7 @@ class DriverRunner:
             rows = zip(routed.keys, routed.values, routed.timestamps, headers)
             self.sent[topic].extend(Sent(*row, partition.partition, serdes, topic) for row in rows)
             if is_read:
+                self._derived.sent(task.subtopology, topic)
                 self._coming.append((partition, routed))
 
     def _serdes(self, task: TaskId, topic: str) -> Serdes:

@@ -1,17 +1,26 @@
-"""The topics of the test driver: their partition counts, the partition of each record, and withheld topics."""
+"""The topics of the test driver: their partition counts, the partition of each record, withheld topics, and cycles.
+
+A *cycle* is a topology that writes to topics that it reads, so that a micro-batch might never end. This is allowed, for example to try
+records again, as long as it ends. The test driver therefore counts the records that the results of a micro-batch add to it, and stops only
+if there are very many, and the topics form a cycle.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from millstream.core.model.errors import SettingsError, TopicNotFoundError
+from millstream.core.model.errors import SettingsError, TopicNotFoundError, TopologyError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.partitioning import partition_of
 from millstream.core.model.record import Records
 from millstream.core.topology.layout import Layout, default_grouper, lay_out, tasks_of_group
-from millstream.core.topology.plan import Plan
+from millstream.core.topology.plan import Plan, SubTopology
 
+MOST_DERIVED: Final = 100_000
+"""Number of records that the results of a micro-batch may add to it, and the least one; more if the micro-batch began with many."""
+_MOST_PER_RECORD: Final = 100
 PerTopic = int | Mapping[str, int]
 """The partition count of all topics, or one count per topic. A topic without an entry has 1 partition."""
 
@@ -146,3 +155,55 @@ def _one_each(plan: Plan) -> Layout:
         for task in tasks_of_group(sub, 0)
     }
     return Layout({topic: 1 for own in topics.values() for topic in own}, tasks)
+
+
+class DerivedRecords:
+    """Counts the records that are added to a micro-batch by its results. Owned by the runner.
+
+    Args:
+        reader: Returns the sub-topology that reads a topic.
+    """
+
+    def __init__(self, reader: Callable[[str], SubTopology | None]) -> None:
+        self._reader = reader
+        self._written: dict[int, set[str]] = defaultdict(set)
+        self._count = 0
+        self._limit = MOST_DERIVED
+
+    def begin(self, records: int) -> None:
+        """Begin a micro-batch with a number of records."""
+        self._count, self._limit = 0, max(MOST_DERIVED, records * _MOST_PER_RECORD)
+
+    def sent(self, subtopology: int, topic: str) -> None:
+        self._written[subtopology].add(topic)
+
+    def add(self, topic: str, records: int) -> None:
+        """Add records to a topic.
+
+        Raises:
+            TopologyError: If there are too many, and the topic is part of a cycle.
+        """
+        self._count += records
+        if self._count < self._limit:
+            return
+        cycle = self._cycle(topic)
+        if cycle:
+            raise TopologyError(
+                f"the topology writes to topics that it reads: {' -> '.join(map(repr, cycle))}. After {self._count:,} records that resulted from "
+                "one micro-batch, the test driver has stopped. Let the cycle end, for example with a filter, or write to a topic that the "
+                "topology does not read"
+            )
+        self._limit += MOST_DERIVED
+
+    def _cycle(self, first: str) -> list[str]:
+        """Return the topics on the shortest way from a topic to itself, which is the first and the last one; empty if there is none."""
+        paths, seen = [[first]], set[str]()
+        for path in paths:
+            sub = self._reader(path[-1])
+            for topic in sorted(self._written[sub.id] if sub is not None else ()):
+                if topic == first:
+                    return [*path, topic]
+                if topic not in seen:
+                    seen.add(topic)
+                    paths.append([*path, topic])
+        return []

@@ -71,7 +71,7 @@ def test_reading_any_topic_is_possible_where_a_function_chooses_topics() -> None
     builder.stream("in").to(lambda key, value, context: value)
     with Driver(builder.build()) as driver:
         assert driver.read("any") == []
-    handler = ms.ErrorPolicies(process=lambda context: ms.dead_letter("letters"))
+    handler = ms.ErrorPolicies(process=lambda context, error: ms.dead_letter("letters"))
     with Driver(echo(), policies=handler) as driver:
         assert driver.read("letters") == []
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import SerdeError, TopicNotFoundError
+from millstream.core.model.errors import SerdeError, TopicNotFoundError, TopologyError
+from millstream.core.topology.plan import SubTopology
+from millstream.testing._topics import MOST_DERIVED, DerivedRecords
 
 Driver = ms.testing.TopologyTestDriver
 INT = ms.serdes.int64
@@ -159,3 +161,47 @@ class TestOutput:
     def test_a_table_has_no_row_without_a_key(self) -> None:
         with pytest.raises(ValueError, match=r"topic 'out' has a record without a key, .* value='1'"):
             self.piped((None, "1")).read_as_table()
+
+
+def cyclic(growing: bool) -> ms.Topology:
+    builder = ms.StreamsBuilder()
+    builder.stream("in").map_values(lambda value: f"{value}x" if growing else value).to("middle")
+    builder.stream("middle").filter(lambda key, value: len(value) < 5).to("in")
+    return builder.build()
+
+
+def test_a_cycle_that_ends_is_processed_to_its_end() -> None:
+    with ms.testing.TopologyTestDriver(cyclic(growing=True)) as driver:
+        driver.pipe("in", "k", "v")
+        assert [record.value for record in driver.read("middle")] == ["vx", "vxx", "vxxx", "vxxxx"]
+
+
+def test_a_cycle_that_does_not_end_is_stopped() -> None:
+    with ms.testing.TopologyTestDriver(cyclic(growing=False)) as driver:
+        message = "it reads: ('in' -> 'middle' -> 'in'|'middle' -> 'in' -> 'middle'). After 100,000 records"
+        with pytest.raises(TopologyError, match=message):
+            driver.pipe("in", "k", "v")
+
+
+def reader(topic: str) -> SubTopology | None:
+    numbers = {"in": 0, "middle": 1}
+    return SubTopology(numbers[topic], {}, {}) if topic in numbers else None
+
+
+def test_many_records_without_a_cycle_are_no_cycle() -> None:
+    derived = DerivedRecords(reader)
+    derived.begin(1)
+    derived.sent(0, "middle")
+    derived.sent(1, "out")
+    for _ in range(10):
+        derived.add("middle", MOST_DERIVED)
+
+
+def test_a_large_micro_batch_may_have_more_results() -> None:
+    derived = DerivedRecords(reader)
+    derived.sent(0, "in")
+    derived.begin(MOST_DERIVED)
+    derived.add("in", MOST_DERIVED)
+    derived.begin(1)
+    with pytest.raises(TopologyError, match="it reads: 'in' -> 'in'"):
+        derived.add("in", MOST_DERIVED)

@@ -225,7 +225,7 @@ class StreamsBuilder(WithPythonNames):
         graph.topology.add(
             source_reading(source, topic, (key, value), timestamp, offset_reset, fan_out=fan_out)
         )
-        spec = graph.add_table_store(options, key, value)
+        spec = graph.table_store(options, key, value)
         graph.add(TableSource(node, (source,), spec))
         graph.begin(node, topic if store is None else spec.name, name)
         return KTable(graph, node, key, value)

@@ -73,7 +73,6 @@ class _Cogroup(WithPythonNames, Generic[K, A]):
     ) -> str:
         """Add the aggregations and their table, and return the node of the table."""
         graph = self._graph
-        graph.topology.add_store(store)
         first = self._first_unnamed()
         sources = [
             each.grouping.source(

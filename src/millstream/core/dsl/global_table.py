@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from millstream.core.dsl.graph import Graph
 from millstream.core.dsl.handle import WithPythonNames
@@ -21,6 +21,10 @@ class GlobalKTable(WithPythonNames, Generic[K, V]):
 
     Source: ``org.apache.kafka.streams.kstream.GlobalKTable``.
     """
+
+    advice_if_refused: ClassVar[str] = (
+        "; only a stream can be joined with a global table: join table.to_stream() with it, or read its topic with table()"
+    )
 
     def __init__(self, graph: Graph, store: StoreSpec) -> None:
         self._graph = graph

@@ -173,32 +173,18 @@ class Graph:
         self.names.reserve(options.name)
         return options
 
-    def add_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the timestamped store of a table.
+    def add_copy(self, table: str, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
+        """Add a store with a copy of a derived table, and return the node of the copy."""
+        return self.add(TableStore(f"{table}-store", (table,), self.store(options, key, value)))
+
+    def store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Return the timestamped store of a table. It is added with its node.
 
         Raises:
             TopologyError: If the options are not valid for such a store.
         """
-        spec = self.store(options, key, value)
-        self.topology.add_store(spec)
-        return spec
-
-    def add_copy(self, table: str, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> str:
-        """Add a store with a copy of a derived table, and return the node of the copy."""
-        return self.add(TableStore(f"{table}-store", (table,), self.add_store(options, key, value)))
-
-    def store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Return the timestamped store of a table without adding it."""
-        if options.history_retention is not None:
-            raise TopologyError(
-                f"store {options.name!r}: history_retention applies only to tables that are read from a topic or a stream "
-                "(table, to_table), where each record is a version; the rows of this table are computed. Leave it out"
-            )
-        if options.retention is not None:
-            raise TopologyError(
-                f"store {options.name!r}: retention applies only to windowed aggregations; the rows of this table stay until they are "
-                "deleted. Leave it out"
-            )
+        check_no_history(options)
+        check_no_retention(options)
         return KeyValueSpec(
             name=options.name,
             key=key,
@@ -208,19 +194,18 @@ class Graph:
             cache=options.cache,
         )
 
-    def add_table_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
-        """Add the store of a table whose rows arrive as records, with versions if the options request them."""
+    def table_store(self, options: StoreOptions, key: Serde[Any], value: Serde[Any]) -> StoreSpec:
+        """Return the store of a table whose rows arrive as records, with versions if the options request them."""
         if options.history_retention is None:
-            return self.add_store(options, key, value)
-        spec = VersionedSpec(
+            return self.store(options, key, value)
+        check_no_retention(options)
+        return VersionedSpec(
             name=options.name,
             key=key,
             value=value,
             history_retention=options.history_retention,
             **options.storage,
         )
-        self.topology.add_store(spec)
-        return spec
 
     def repartition(
         self,
@@ -268,3 +253,21 @@ class Graph:
         sink = self.name(sending)
         drops = self.name(dropping) if dropping else f"{sink}-filter"
         return drops, sink, self.name(reading)
+
+
+def check_no_history(options: StoreOptions) -> None:
+    """Refuse ``history_retention`` for a store whose entries are not versions."""
+    if options.history_retention is not None:
+        raise TopologyError(
+            f"store {options.name!r}: history_retention applies only to tables that are read from a topic or a stream "
+            "(table, to_table), where each record is a version; the content of this store is computed. Leave it out"
+        )
+
+
+def check_no_retention(options: StoreOptions) -> None:
+    """Refuse ``retention`` for a store whose entries do not expire, or expire at times that the operator determines."""
+    if options.retention is not None:
+        raise TopologyError(
+            f"store {options.name!r}: retention applies only to windowed aggregations; entries of this store stay as long as the operator "
+            "needs them. Leave it out"
+        )

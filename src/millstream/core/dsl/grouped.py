@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from millstream.core.dsl.builtin_aggregations import Folding
 from millstream.core.dsl.cogrouped import CogroupedInput, CogroupedKStream
@@ -40,6 +40,10 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
 
     Source: ``org.apache.kafka.streams.kstream.KGroupedStream``.
     """
+
+    advice_if_refused: ClassVar[str] = (
+        "; aggregate a grouped stream first, for example with count() or reduce()"
+    )
 
     def __init__(self, grouping: Grouping) -> None:
         self._grouping = grouping
@@ -200,7 +204,7 @@ class KGroupedStream(Folding[K, V], Generic[K, V]):
             store, lambda: graph.names.store(kind), grouping.path, aggregation.operation, name
         )
         node = graph.name(kind, name)
-        spec = graph.add_store(options, grouping.key, aggregation.value)
+        spec = graph.store(options, grouping.key, aggregation.value)
         parents = (grouping.source(spec.name),)
         initializer, aggregator = aggregation.initializer, aggregation.aggregator
         graph.add(

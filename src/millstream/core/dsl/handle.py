@@ -6,7 +6,7 @@ The public handles derive from these bases. A handle knows the graph, but not th
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from millstream.core.dsl.graph import Graph
 from millstream.core.model.serdes import Serde
@@ -74,9 +74,17 @@ class Handle(WithPythonNames, Generic[K, V]):
 class StreamHandle(Handle[K, V]):
     """A stream of records."""
 
+    advice_if_refused: ClassVar[str] = (
+        "; to_table() turns a stream into a table, and group_by_key() groups it"
+    )
+
 
 class TableHandle(Handle[K, V]):
     """A table, as a stream of its changes."""
+
+    advice_if_refused: ClassVar[str] = (
+        "; to_stream() turns a table into a stream, and a stream is joined with a table by join() and left_join()"
+    )
 
     def _advice(self, name: str, python_name: str) -> str:
         own = super()._advice(name, python_name)

@@ -293,10 +293,6 @@ class JoinableStream(StreamHandle[K, V]):
 
         Source: ``KStreamKStreamJoin``.
         """
-        if not isinstance(other, StreamHandle):
-            raise TopologyError(
-                "outer_join of a stream needs another stream, because changes of a table emit no results; use left_join"
-            )
         options = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
         return self._joined_stream("outer", other, functions, options, name, with_key=with_key)
 
@@ -360,10 +356,6 @@ class JoinableStream(StreamHandle[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['second on tea']
         """
-        if not isinstance(other, StreamHandle):
-            raise TopologyError(
-                "join_prior joins two streams; for a table, which has one row per key, use join()"
-            )
         options = JoinOptions(windows, key, value, other_value, None, store, late, other_late)
         join = JoinFunction(joiner, "inner", name, with_key)
         node = joining.join_streams(self, other, join, options, prior=True)

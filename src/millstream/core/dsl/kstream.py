@@ -384,7 +384,7 @@ class KStream(JoinableStream[K, V], ProcessableStream[K, V]):
         options = graph.store_options(
             store, lambda: graph.names.store("KSTREAM-TOTABLE"), path, "table", name
         )
-        spec = graph.add_table_store(options, key, value)
+        spec = graph.table_store(options, key, value)
         parent = self._node
         if self._rekeyed:
             topic = (name or graph.names.generate(node, "")) if graph.names.numbered else spec.name

@@ -23,8 +23,9 @@ from millstream.core.model.arguments import checked_methods
 from millstream.core.model.serdes import Serde
 from millstream.core.model.suppressed import Suppressed
 from millstream.core.topology import nodes
+from millstream.core.topology.checks import checked_supplier
 from millstream.core.topology.folds import Fold
-from millstream.core.topology.processor import TransformRows, ValueTransformer, checked_supplier
+from millstream.core.topology.processor import TransformRows, ValueTransformer
 from millstream.core.topology.stores import StoreLike, StoreOptions
 
 if TYPE_CHECKING:
@@ -243,8 +244,7 @@ class KTable(JoinableTable[K, V]):
             selector: ``(key, value) -> (new key, new value)``; rows for which either is None are dropped.
             key: Serde of the new keys; None uses the builder's default.
             value: Serde of the new values; None uses the builder's default.
-            name: Name of the repartition and of the node that changes the key; None names the repartition after the
-                aggregation's store.
+            name: Name of the repartition and of the node that changes the key; None names the former after the store.
         """
         graph, node_name = self._graph, self._graph.name("KTABLE-SELECT", name)
         serdes = key or graph.default_key, value or graph.default_value
@@ -390,7 +390,7 @@ class KGroupedTable(WithPythonNames, Generic[K, V]):
         options = graph.store_options(
             store, lambda: graph.names.store("KTABLE-AGGREGATE"), grouping.path, adding.operation, name
         )
-        spec = graph.add_store(options, grouping.key, adding.value)
+        spec = graph.store(options, grouping.key, adding.value)
         source = grouping.source(spec.name)
         node = graph.name("KTABLE-REDUCE" if adding.initializer is None else "KTABLE-AGGREGATE", name)
         graph.add(

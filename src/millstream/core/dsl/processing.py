@@ -14,8 +14,9 @@ from millstream.core.model.calls import Answer, CallOptions, Calls
 from millstream.core.model.durations import Duration
 from millstream.core.model.record import Record
 from millstream.core.topology.async_nodes import MAX_UNACKNOWLEDGED, Completion
+from millstream.core.topology.checks import checked_supplier
 from millstream.core.topology.nodes import Process
-from millstream.core.topology.processor import ProcessValues, checked_supplier
+from millstream.core.topology.processor import ProcessValues
 from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:

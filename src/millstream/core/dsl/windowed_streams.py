@@ -10,8 +10,8 @@ from millstream.core.dsl.builtin_aggregations import Folding
 from millstream.core.dsl.operators.aggregation import GroupedAggregation, Grouping
 from millstream.core.dsl.operators.store_specs import (
     AnyTimeWindows,
-    add_open_store,
     check_emit,
+    open_store,
     session_store,
     window_store,
     window_word,
@@ -162,14 +162,13 @@ class TimeWindowedKStream(_WindowedKStream[K, V, AnyTimeWindows]):
     def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
         grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
         spec = window_store(options, windows, emit, grouping.key, aggregation.value)
-        graph.topology.add_store(spec)
         parents = (grouping.source(spec.name),)
         functions, fold = (aggregation.initializer, aggregation.aggregator), aggregation.fold
         node: Materialised
         if isinstance(windows, Windows):
             node = CalendarAggregate(name, parents, spec, windows, emit, *functions, fold)
         elif isinstance(windows, SlidingWindows):
-            opened = add_open_store(graph, options) if emit.at_close else None
+            opened = open_store(graph, options) if emit.at_close else None
             node = SlidingAggregate(name, parents, spec, windows, emit, opened, *functions)
         else:
             fits = aggregation.fits
@@ -267,8 +266,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     def _add(self, name: str, aggregation: GroupedAggregation, options: StoreOptions) -> None:
         grouping, graph, windows, emit = self._grouping, self._grouping.graph, self._windows, self._emit
         spec = session_store(options, windows, emit, grouping.key, aggregation.value)
-        graph.topology.add_store(spec)
-        opened = add_open_store(graph, options) if emit.at_close else None
+        opened = open_store(graph, options) if emit.at_close else None
         parents = (grouping.source(spec.name),)
         assert aggregation.merger is not None
         functions = aggregation.initializer, aggregation.aggregator, aggregation.merger

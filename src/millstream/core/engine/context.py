@@ -7,12 +7,19 @@ from typing import Any
 
 from millstream.core.engine.punctuate import Schedule
 from millstream.core.engine.runtime import Runtime
+from millstream.core.model.arguments import arguments_problem, kind_problem
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import ProcessingError, StoreError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Headers, Record, RecordMetadata
 from millstream.core.state.readonly import read_only
-from millstream.core.topology.processor import Cancellable, PunctuationType, Punctuator
+from millstream.core.topology.processor import (
+    Cancellable,
+    Processor,
+    PunctuationType,
+    Punctuator,
+    ValueTransformer,
+)
 from millstream.core.topology.stores import StoreSpec, name_of
 
 StreamCall = Callable[[Any, Any, int, Headers], None]
@@ -93,6 +100,7 @@ class NodeContext:
         *,
         start_time: int | None = None,
     ) -> Cancellable:
+        self._check_schedule(kind, callback)
         interval_ms = millis(interval)
         if interval_ms < 1:
             raise ValueError(f"a punctuation interval must be at least 1 ms, not {interval_ms}")
@@ -108,6 +116,21 @@ class NodeContext:
         self._runtime.punctuations.add(schedule)
         self._runtime.refresh_due()
         return schedule
+
+    def _check_schedule(self, kind: object, callback: object) -> None:
+        """Refuse a schedule that would never call its function.
+
+        Raises:
+            ProcessingError: If the kind is no clock, or the function cannot be called with a time.
+        """
+        problem = None
+        if not isinstance(kind, PunctuationType):
+            problem = f"the kind of a schedule is ms.stream_time or ms.wall_clock, not {kind!r}"
+        elif not callable(callback):
+            problem = f"a schedule calls a function, not {callback!r}"
+        problem = problem or kind_problem(callback) or arguments_problem(callback, ("now",))
+        if problem is not None:
+            raise ProcessingError(f"processor {self._node!r}: {problem}")
 
     def scheduled(self, callback: Punctuator) -> tuple[Cancellable, ...]:
         schedules = self._runtime.punctuations.schedules
@@ -148,7 +171,12 @@ class NodeContext:
         return opened if self.local is None else self.local(name, opened)
 
     def init(self) -> None:
-        """Call the processor's ``init``. Schedules that it creates are numbered."""
+        """Call the processor's ``init``. Schedules that it creates are numbered.
+
+        The processor receives its context before, so that it also has one if its ``init`` does not call that of the base class.
+        """
+        if isinstance(self.processor, (Processor, ValueTransformer)):
+            self.processor.context = self
         self._in_init = True
         try:
             self.processor.init(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Final, Literal, NamedTuple
 
 from millstream.core.engine.policy import (
@@ -261,13 +262,30 @@ def cause(error: Exception) -> str:
 
 
 def raised_in(error: BaseException) -> str:
-    """Return where an error was raised, as text: the innermost frame of user code, or else the innermost frame."""
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    """Return where an error was raised, as text.
+
+    This is the innermost frame of user code. Without one, it is the user's function that the innermost frame has called or would have
+    called, for example if its result cannot be used; and if there is no such function, the innermost frame.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
         return ""
-    users = (frame for frame in reversed(frames) if _is_user_code(frame[0].co_filename))
-    code, line = next(users, frames[-1])
-    return f" ({code.co_filename}, line {line}, in {code.co_name})"
+    for frame, line in reversed(frames):
+        if _is_user_code(frame.f_code.co_filename):
+            return f" ({frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name})"
+    innermost, line = frames[-1]
+    called = _user_function(innermost)
+    if called is not None:
+        return f" ({called.co_filename}, line {called.co_firstlineno}, in the call of {called.co_name})"
+    return f" ({innermost.f_code.co_filename}, line {line}, in {innermost.f_code.co_name})"
+
+
+def _user_function(frame: FrameType) -> CodeType | None:
+    """Return the code of the first function of the user among the variables of a frame."""
+    codes = (getattr(each, "__code__", None) for each in frame.f_locals.values())
+    return next(
+        (code for code in codes if isinstance(code, CodeType) and _is_user_code(code.co_filename)), None
+    )
 
 
 def _is_user_code(file: str) -> bool:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from millstream.core.model.answers import DeadLetter
+from millstream.core.model.arguments import arguments_problem, is_coroutine
 from millstream.core.model.errors import SettingsError
 from millstream.core.model.record import Headers, Record
 from millstream.core.topology.plan import Plan
@@ -252,7 +252,7 @@ def is_fate(answer: object) -> bool:
 
 
 def check_policy(parameter: str, policy: object) -> None:
-    if iscoroutinefunction(policy):
+    if is_coroutine(policy):
         raise SettingsError(
             f"{parameter}: an error handler must be a plain function, but {policy!r} is a coroutine function"
         )
@@ -262,6 +262,8 @@ def check_policy(parameter: str, policy: object) -> None:
             f"{parameter}={policy!r} is not an error policy; use one of {words}, ms.dead_letter('topic'), or a function of an "
             "ErrorContext and the exception that returns one of them or 'retry'"
         )
+    if callable(policy) and (problem := arguments_problem(policy, ("context", "error"))) is not None:
+        raise SettingsError(f"{parameter}: {problem}")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from millstream.core.asynchronous.operator_state import first_due
 from millstream.core.engine import asynchronous as asynchronous  # how the nodes run
 from millstream.core.engine import operators as operators
 from millstream.core.engine.compile import Compiled
+from millstream.core.engine.context import NodeContext
+from millstream.core.engine.failures import cause
 from millstream.core.engine.policy import ErrorPolicies
 from millstream.core.engine.progress import TaskProgress
 from millstream.core.engine.record_processing import Processing, Reading
@@ -129,7 +131,7 @@ class Task:
         """Call ``init`` of each processor, in the order of the topology, and restore schedules and buffered records."""
         self._runtime.now_ms = now_ms
         for context in self._compiled.contexts:
-            self._call_lifecycle_method(context.init, "init", context.processor)
+            self._call_lifecycle_method(context.init, "init", context)
         processors = {context._node: context.processor for context in self._compiled.contexts}
         self._runtime.punctuations.restore(self._restored.schedules, processors)
         self._runtime.refresh_due()
@@ -146,7 +148,7 @@ class Task:
         failed: ProcessingError | None = None
         for context in self._compiled.contexts:
             try:
-                self._call_lifecycle_method(context.processor.close, "close", context.processor)
+                self._call_lifecycle_method(context.processor.close, "close", context)
             except ProcessingError as error:
                 failed = failed or error
         if failed is not None:
@@ -374,12 +376,12 @@ class Task:
         self._enforced = 0
         return metrics
 
-    def _call_lifecycle_method(self, call: Callable[[], None], what: str, processor: Any) -> None:
+    def _call_lifecycle_method(self, call: Callable[[], None], what: str, context: NodeContext) -> None:
         try:
             call()
         except Exception as error:
             raise ProcessingError(
-                f"{what}() of {type(processor).__name__} failed in task {self.id}: {type(error).__name__}: {error}"
+                f"{what}() of {type(context.processor).__name__}, the processor of {context._node!r}, failed in task {self.id}: {cause(error)}"
             ) from error
 
 

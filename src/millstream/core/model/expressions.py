@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, repeat
 from typing import Any, Final, NoReturn
+
+from millstream.core.model.errors import ProcessingError
 
 _REQUIRED: Final = object()
 """Marks a required field."""
@@ -50,16 +52,13 @@ class Expression(ABC):
 
     @abstractmethod
     def evaluate(self, value: Any) -> Any:
-        """Compute the expression for a value.
+        """Compute the expression for a value; raises if the computation fails for it.
 
         Args:
             value: The value of a record.
 
         Returns:
             The result.
-
-        Raises:
-            Exception: The exception that Python raises for such a value.
         """
 
     @abstractmethod
@@ -182,7 +181,16 @@ class _Field(Expression):
     def evaluate(self, value: Any) -> Any:
         if self.name is None:
             return value
-        return value[self.name] if self.default is _REQUIRED else value.get(self.name, self.default)
+        try:
+            return value[self.name] if self.default is _REQUIRED else value.get(self.name, self.default)
+        except (LookupError, TypeError, AttributeError):
+            raise ProcessingError(self._refusal(value)) from None
+
+    def _refusal(self, value: Any) -> str:
+        if isinstance(value, Mapping):
+            return f"no field {self.name!r} (there are: {', '.join(map(str, value)):.100}); use ms.col({self.name!r}, default=...) if it may be missing"
+        advice = "; set value=ms.serdes.json on the source" if isinstance(value, (str, bytes)) else ""
+        return f"{self!r}: the value is {type(value).__name__} {value!r:.100}, not a dict{advice}"
 
     def over(self, values: Sequence[Any]) -> Iterable[Any]:
         if self.name is None:

@@ -16,7 +16,7 @@ from uuid import UUID
 from millstream.core.model import serde_formats as _formats
 from millstream.core.model.arguments import checked, checked_constructor
 from millstream.core.model.calendars import Windows
-from millstream.core.model.durations import Duration, millis
+from millstream.core.model.durations import Duration, not_negative
 from millstream.core.model.errors import SerdeError
 from millstream.core.model.record import Headers, checked_headers
 from millstream.core.model.windowed import Windowed
@@ -341,7 +341,9 @@ def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]
     parts = (
         _formats.CalendarWindowedFormat(key.serialize, key.deserialize, size.size_ms, size)
         if isinstance(size, Windows)
-        else _formats.TimeWindowedFormat(key.serialize, key.deserialize, millis(size))
+        else _formats.TimeWindowedFormat(
+            key.serialize, key.deserialize, not_negative("the size of windows", size)
+        )
     )
     return Serde(f"time_windowed({key.name})", parts.write, parts.read, key.immutable)
 

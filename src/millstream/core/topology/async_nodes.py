@@ -72,6 +72,10 @@ class Asynchronous(n.Node):
         return self.carried.names
 
     @property
+    def own_stores(self) -> tuple[StoreSpec, ...]:
+        return self.carried.stores
+
+    @property
     def remembered_as(self) -> str:
         return self.carried.store.name
 
@@ -118,6 +122,10 @@ class UnfinishedProcess(n.Process):
     @property
     def store_names(self) -> tuple[str, ...]:
         return (*self.stores, *self.carried.names)
+
+    @property
+    def own_stores(self) -> tuple[StoreSpec, ...]:
+        return self.carried.stores
 
     @property
     def remembered_as(self) -> str:

@@ -1,18 +1,40 @@
-"""Checks of the nodes and stores of a topology."""
+"""Checks of the nodes, stores, functions and suppliers of a topology."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from inspect import Parameter, iscoroutinefunction, signature
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Final
 
+from millstream.core.model.arguments import arguments_problem, is_coroutine, kind_problem
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.topics import checked_name
 from millstream.core.topology.async_nodes import Asynchronous, ProcessAsync
-from millstream.core.topology.nodes import Node, Sink, Source
+from millstream.core.topology.global_nodes import GlobalJoin
+from millstream.core.topology.nodes import (
+    FlatMap,
+    FlatMapValues,
+    MapValues,
+    Materialised,
+    Node,
+    Repartition,
+    Sink,
+    Source,
+    TableMapValues,
+)
 from millstream.core.topology.patterns import check_overlap
+from millstream.core.topology.processor import Processor, ValueTransformer
 from millstream.core.topology.stores import KeyValueSpec, StoreSpec
+from millstream.core.topology.window_nodes import CalendarAggregate
+
+_BASES: Final[tuple[tuple[type, str, str], ...]] = (
+    (Processor, "process", "self, record"),
+    (ValueTransformer, "transform", "self, key, value"),
+)
+"""Base classes, with the method that a derived class must define, and its parameters."""
+_TAKING_ITERABLES: Final = (FlatMap, FlatMapValues, Repartition, Sink)
+"""Nodes with a function that returns an iterable. A partitioner may return several partitions."""
 
 
 def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[str]) -> None:
@@ -30,8 +52,9 @@ def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[s
         checked_name(node.topic, "topic")
     if isinstance(node, ProcessAsync):
         _check_stores(node, nodes.values())
-    if not isinstance(node, Asynchronous):
-        check_plain(node.name, vars(node).values())
+    check_functions(node)
+    if isinstance(node, Materialised) and not node.store.value.immutable:
+        _check_initializer(node.name, getattr(node, "initializer", None))
     for parent in node.parents:
         _check_parent(node, parent, nodes, global_nodes)
 
@@ -49,6 +72,33 @@ def _check_reset(node: Source) -> None:
         )
 
 
+def _check_initializer(node: str, initializer: Callable[[], object] | None) -> None:
+    """Refuse an initializer that returns one object for all keys, if it can be changed in place.
+
+    It is called twice, as the supplier of a processor is. An exception is left to the record that needs the first aggregate.
+    """
+    if initializer is None:
+        return
+    try:
+        first, second = initializer(), initializer()
+    except Exception:
+        return
+    if first is second and not _is_compared_by_value(first):
+        raise TopologyError(
+            f"node {node!r}: the initializer returns the same {type(first).__name__} at each call, so all keys would share one aggregate; "
+            "create a new one in it, as in `lambda: []`"
+        )
+
+
+def _is_compared_by_value(made: object) -> bool:
+    """Whether an object is hashed by its value, which therefore should not change: a number, text, a tuple of these, an enum member."""
+    try:
+        hash(made)
+    except TypeError:
+        return False
+    return made is None or type(made).__hash__ is not object.__hash__
+
+
 def _check_stores(node: ProcessAsync, others: Iterable[Node]) -> None:
     for other in others:
         if isinstance(other, ProcessAsync) and (
@@ -61,6 +111,10 @@ def _check_stores(node: ProcessAsync, others: Iterable[Node]) -> None:
 
 
 def _check_topics(node: Source, sources: list[Source]) -> None:
+    if node.pattern is not None and isinstance(node.pattern.pattern, bytes):
+        raise TopologyError(
+            f"source {node.name!r}: the names of topics are str, but {node.pattern!r} matches bytes; leave the b before the pattern out"
+        )
     if not node.topics and node.pattern is None:
         raise TopologyError(f"source {node.name!r} reads no topic")
     for topic in node.topics:
@@ -171,8 +225,10 @@ def check_kept(store: StoreSpec, what: str) -> None:
         )
 
 
-def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
-    """Check that a function can be called with the given arguments. Functions without a signature pass.
+def check_takes(function: Callable[..., Any], takes: Sequence[str]) -> None:
+    """Check that a function, which may be a coroutine function, has results and can be called with the given arguments.
+
+    Functions without a signature pass.
 
     Args:
         takes: Names of the positional arguments, for the message.
@@ -184,30 +240,142 @@ def check_takes(function: Callable[..., Any], takes: Iterable[str]) -> None:
         ...
         millstream.core.model.errors.TopologyError: '<lambda>' is called with (key, value), but it takes (value)
     """
-    given = tuple(takes)
-    try:
-        known = signature(function)
-    except (TypeError, ValueError):  # built-in functions
-        return
-    try:
-        known.bind(*given)
-    except TypeError:
-        name = getattr(function, "__qualname__", repr(function))
-        own = ", ".join(str(each.replace(annotation=Parameter.empty)) for each in known.parameters.values())
-        raise TopologyError(f"{name!r} is called with ({', '.join(given)}), but it takes ({own})") from None
+    problem = None if is_coroutine(function) else kind_problem(function)
+    problem = problem or arguments_problem(function, takes)
+    if problem is not None:
+        raise TopologyError(problem)
 
 
-def check_plain(node: str, parts: Iterable[object]) -> None:
-    """Reject coroutine functions where they would not be awaited.
+def check_with_key(
+    function: Callable[..., Any], takes: Sequence[str], *, with_key: bool, iterable: bool = False
+) -> None:
+    """Check the kind and the arguments of a function that takes the key, as its first argument, only if the option ``with_key`` is set.
+
+    Args:
+        takes: Names of the other arguments.
+        iterable: Whether it returns an iterable, so that it may be a generator function.
+    """
+    with_it = ("key", *takes)
+    problem = kind_problem(function, iterable=iterable)
+    if problem is None:
+        problem = arguments_problem(function, with_it if with_key else takes)
+        fits_otherwise = arguments_problem(function, takes if with_key else with_it) is None
+        if problem is not None and fits_otherwise:
+            problem += f"; {'leave with_key=True out' if with_key else 'set with_key=True'}"
+    if problem is not None:
+        raise TopologyError(problem)
+
+
+def check_functions(node: Node) -> None:
+    """Reject functions of a node whose calls have no result, and functions that take other arguments.
+
+    Most methods of the DSL check the arguments by their annotations. Here, only those functions are checked whose arguments depend on
+    other options.
 
     Raises:
-        TopologyError: If an attribute is a coroutine function, or a tuple that contains one.
+        TopologyError: If an attribute is such a function, or a tuple that contains one.
     """
+    if isinstance(node, Asynchronous):
+        return
+    iterable = isinstance(node, _TAKING_ITERABLES)
+    _check_kinds(node.name, vars(node).values(), iterable=iterable)
+    if isinstance(node, CalendarAggregate):
+        _check_kinds(node.name, (node.windows.windows_for,), iterable=True)
+    if isinstance(node, (MapValues, FlatMapValues, TableMapValues)):
+        check_with_key(node.mapper, ("value",), with_key=node.with_key, iterable=iterable)
+    if isinstance(node, GlobalJoin):
+        check_takes(node.selector, ("key", "value"))
+
+
+def _check_kinds(node: str, parts: Iterable[object], *, iterable: bool) -> None:
     for part in parts:
         for each in part if isinstance(part, tuple) else (part,):
-            if iscoroutinefunction(each):
-                raise TopologyError(
-                    f"node {node!r}: {each.__qualname__!r} is a coroutine function, which this operator would not await. "
-                    "Make external calls with map_values_async, foreach_async or process_async, or issue them in a "
-                    "processor"
-                )
+            if callable(each) and (problem := kind_problem(each, iterable=iterable)) is not None:
+                raise TopologyError(f"node {node!r}: {problem}")
+
+
+def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
+    """Return the stores that a supplier provides in its attribute ``stores``, or that its method of that name returns.
+
+    Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
+    """
+    provided = getattr(supplier, "stores", ())
+    try:
+        stores = tuple(provided() if callable(provided) else provided)
+    except TypeError:
+        stores = (provided,)
+    for store in stores:
+        if not isinstance(store, StoreSpec):
+            raise TopologyError(
+                f"processor {name!r}: the attribute 'stores' of a supplier, or the result of its static method of that name, must "
+                f"contain the specifications of its stores, such as ms.stores.key_value(...), not {store!r}; pass names of stores that "
+                "are added elsewhere as stores=[...] beside the supplier, and rename other attributes"
+            )
+    return stores
+
+
+def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a supplier if it can create a processor, or a value transformer, for each task.
+
+    A function is called twice to check that it creates a new object each time. A class always does.
+
+    Raises:
+        TopologyError: If the supplier is itself a processor, fails, or returns the same object twice.
+
+    Source: ``ApiUtils.checkSupplier``.
+    """
+    if _is_processor(supplier) and not isinstance(supplier, type):
+        raise TopologyError(
+            f"processor {name!r}: pass the class or a function that creates a processor, not {supplier!r}; "
+            "every task needs its own processor"
+        )
+    if isinstance(supplier, type):
+        if not any("__init__" in vars(cls) for cls in supplier.__mro__[:-1]):
+            check_defined(name, supplier)  # an __init__ may give the objects other methods than the class has
+        return supplier
+    made = supplied(name, supplier)
+    if _is_processor(made) and made is supplier():
+        raise TopologyError(
+            f"processor {name!r}: the function returns the same processor at each call; create a new one in it, because every task needs "
+            "its own processor"
+        )
+    check_defined(name, made)
+    return supplier
+
+
+def check_defined(name: str, made: object) -> None:
+    """Check that a processor or a transformer, or its class, defines the method that is called for each record.
+
+    Raises:
+        TopologyError: If it has only the method of the base class.
+    """
+    cls = made if isinstance(made, type) else type(made)
+    for base, method, parameters in _BASES:
+        if not issubclass(cls, base):
+            continue
+        defined = getattr(made, method)
+        if getattr(defined, "__func__", defined) is getattr(base, method):
+            similar = get_close_matches(method, vars(cls).keys() - {method}, 1)
+            hint = f"; is {similar[0]}() meant to be this method?" if similar else ""
+            raise TopologyError(
+                f"processor {name!r}: {cls.__name__} does not define {method}({parameters}){hint}"
+            )
+
+
+def supplied(name: str, supplier: Callable[[], Any]) -> Any:
+    """Call a supplier.
+
+    Raises:
+        TopologyError: If it raises an exception.
+    """
+    try:
+        return supplier()
+    except Exception as error:
+        raise TopologyError(
+            f"processor {name!r}: its supplier, which is called without arguments, failed: {type(error).__name__}: {error}. Pass a class, "
+            "or a function that creates the processor, such as `lambda: P(x)`"
+        ) from error
+
+
+def _is_processor(made: object) -> bool:
+    return hasattr(made, "process") or hasattr(made, "transform")

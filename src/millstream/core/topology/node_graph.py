@@ -13,11 +13,16 @@ from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
-from millstream.core.topology.async_nodes import UnfinishedProcess
-from millstream.core.topology.checks import check_kept, check_node, check_plain
+from millstream.core.topology.checks import (
+    check_functions,
+    check_kept,
+    check_node,
+    checked_supplier,
+    provided_stores,
+)
 from millstream.core.topology.global_nodes import GlobalSource
 from millstream.core.topology.nodes import Node, Process, Source
-from millstream.core.topology.processor import Wrap, checked_supplier, provided_stores
+from millstream.core.topology.processor import Wrap
 from millstream.core.topology.stores import StoreSpec
 
 
@@ -50,37 +55,66 @@ class NodeGraph:
         Raises:
             TopologyError: If the node is invalid.
         """
-        check_plain(node.name, vars(node).values())
+        check_functions(node)
         self._nodes[node.name] = node
         return self
 
     def add(self, node: Node) -> Self:
-        """Add a node of any type. All other methods and the DSL use this method.
+        """Add a node of any type, with the stores that belong to it. All other methods and the DSL use this method.
 
         Args:
             node: The node; its parents must have been added.
 
         Raises:
-            TopologyError: If the node is invalid.
+            TopologyError: If the node is invalid, or one of its stores has the name of a store of something else.
         """
         check_node(node, self._nodes, self._global_nodes)
+        for store in node.own_stores:
+            self._check_owner(store, node.name)
+        self._stores.update((store.name, store) for store in node.own_stores)
         self._nodes[node.name] = node
         return self
 
     def add_store(self, store: StoreSpec) -> Self:
-        """Add a store. Adding an equal store again has no effect.
+        """Add a store for processors. Adding an equal store again has no effect.
 
         Args:
             store: The store.
 
         Raises:
-            TopologyError: If another store has the name.
+            TopologyError: If another store has the name, or an operator keeps its own content in the store of that name.
         """
-        if self._stores.setdefault(store.name, store) != store:
+        existing = self._stores.setdefault(store.name, store)
+        owner = self._owner(existing)
+        if existing is not store and owner is not None:
+            raise TopologyError(
+                f"store {store.name!r} belongs to {owner!r}. A processor may use it, with stores=[{store.name!r}] alone: do not add "
+                "the store again; for a store of its own, choose another name"
+            )
+        if existing != store:
             raise TopologyError(
                 f"two different stores have the name {store.name!r}; store names must be unique"
             )
         return self
+
+    def _owner(self, store: StoreSpec) -> str | None:
+        """Return the first node of the operator to which a store belongs; None for a store of processors."""
+        return next(
+            (node.name for node in self._nodes.values() if any(each is store for each in node.own_stores)),
+            None,
+        )
+
+    def _check_owner(self, store: StoreSpec, node: str) -> None:
+        """Check that no other operator has a store of this name. The nodes of one operator have the same object."""
+        existing = self._stores.get(store.name, store)
+        if existing is store:
+            return
+        owner = self._owner(existing)
+        kept = "was added for processors" if owner is None else f"belongs to {owner!r}"
+        raise TopologyError(
+            f"store {store.name!r} {kept}, so {node!r} cannot keep its own content there: each would overwrite the entries of the "
+            "other. Set another store=... on one of them"
+        )
 
     def add_supplied(self, node: Process) -> Self:
         """Add a node that runs a user's class, with the stores that its supplier provides and the stores of the node.
@@ -93,9 +127,6 @@ class NodeGraph:
         """
         provided = self.supplied_stores(node)
         names = dict.fromkeys((*node.stores, *(store.name for store in provided)))
-        if isinstance(node, UnfinishedProcess):
-            for store in node.carried.stores:
-                self.add_store(store)
         self.add(dataclasses.replace(node, supplier=self._wrapped(node), stores=tuple(names)))
         for store in provided:
             self.add_store(store)
@@ -133,8 +164,7 @@ class NodeGraph:
             TopologyError: If the nodes are invalid, or the store cannot be global.
         """
         check_kept(store, "global")
-        self.add_store(store)
-        self.add(source).add(keeper)
+        self.add(source).add(keeper).add_store(store)
         self._global_nodes |= {source.name, keeper.name}
         return self
 

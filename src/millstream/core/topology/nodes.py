@@ -63,6 +63,11 @@ class Node:
         return tuple(names)
 
     @property
+    def own_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that belong to the node, or to its operator if that has several nodes: the specifications among its fields."""
+        return tuple(value for value in vars(self).values() if isinstance(value, StoreSpec))
+
+    @property
     def global_store_names(self) -> tuple[str, ...]:
         return ()
 

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from millstream.core.model.durations import Duration
-from millstream.core.model.errors import TopologyError
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Record, RecordMetadata
 from millstream.core.topology.nodes import Process
@@ -272,7 +271,7 @@ class Processor(Generic[K, V, K2, V2]):
         """Initialise the processor; called once before the first record.
 
         Args:
-            context: The context, which this method keeps as ``self.context``.
+            context: The context, which is also ``self.context``.
         """
         self.context = context
 
@@ -291,53 +290,6 @@ class Processor(Generic[K, V, K2, V2]):
         """Release the resources acquired in ``init`` (``close``)."""
 
 
-def provided_stores(name: str, supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
-    """Return the stores that a supplier provides in its attribute ``stores``, or that its method of that name returns.
-
-    Source: ``org.apache.kafka.streams.processor.ConnectedStoreProvider`` (KIP-401).
-    """
-    provided = getattr(supplier, "stores", ())
-    try:
-        stores = tuple(provided() if callable(provided) else provided)
-    except TypeError:
-        stores = (provided,)
-    for store in stores:
-        if not isinstance(store, StoreSpec):
-            raise TopologyError(
-                f"processor {name!r}: the attribute 'stores' of a supplier, or the result of its static method of that name, must "
-                f"contain the specifications of its stores, such as ms.stores.key_value(...), not {store!r}; pass names of stores that "
-                "are added elsewhere as stores=[...] beside the supplier, and rename other attributes"
-            )
-    return stores
-
-
-def checked_supplier(name: str, supplier: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a supplier if it can create a processor, or a value transformer, for each task.
-
-    A function is called twice to check that it creates a new object each time. A class always does.
-
-    Raises:
-        TopologyError: If the supplier is itself a processor, or returns the same object twice.
-
-    Source: ``ApiUtils.checkSupplier``.
-    """
-    if _is_processor(supplier) and not isinstance(supplier, type):
-        raise TopologyError(
-            f"processor {name!r}: pass the class or a function that creates a processor, not {supplier!r}; "
-            "every task needs its own processor"
-        )
-    if not isinstance(supplier, type) and _is_processor(made := supplier()) and made is supplier():
-        raise TopologyError(
-            f"processor {name!r}: the function returns the same processor at each call; create a new one in it, because every task needs "
-            "its own processor"
-        )
-    return supplier
-
-
-def _is_processor(made: object) -> bool:
-    return hasattr(made, "process") or hasattr(made, "transform")
-
-
 class ValueTransformer(Generic[K, V, V2]):
     """Base class of transformers for ``KTable.transform_values``: one new object per task and micro-batch, like ``Processor``.
 
@@ -352,7 +304,7 @@ class ValueTransformer(Generic[K, V, V2]):
         """Initialise the transformer; called once before the first row.
 
         Args:
-            context: The context, which this method keeps as ``self.context``.
+            context: The context, which is also ``self.context``.
         """
         self.context = context
 

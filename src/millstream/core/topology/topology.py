@@ -19,7 +19,7 @@ from millstream.core.model.serdes import string as _string
 from millstream.core.topology import describe as _describe
 from millstream.core.topology import drawing as _drawing
 from millstream.core.topology.async_nodes import MAX_UNACKNOWLEDGED, Completion
-from millstream.core.topology.checks import check_complete, check_kept, existing_names
+from millstream.core.topology.checks import check_complete, check_kept, checked_supplier, existing_names
 from millstream.core.topology.global_nodes import GlobalProcess, GlobalSource
 from millstream.core.topology.node_graph import NodeGraph
 from millstream.core.topology.nodes import (
@@ -33,7 +33,7 @@ from millstream.core.topology.nodes import (
 )
 from millstream.core.topology.patterns import resolved
 from millstream.core.topology.plan import Plan
-from millstream.core.topology.processor import KeepStore, Wrap, checked_supplier
+from millstream.core.topology.processor import KeepStore, Wrap
 from millstream.core.topology.split import split
 from millstream.core.topology.stores import StoreSpec
 

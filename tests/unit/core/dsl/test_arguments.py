@@ -121,7 +121,16 @@ CASES = list(dict.fromkeys(cases()))
 def fitting(annotation: str) -> object:
     """Return something that a parameter takes."""
     first = members(annotation)[0]
-    some = {"str": "x", "Serde": ms.serdes.string, "StoreSpec": STORE, "Callable": len}
+    some = {
+        "str": "x",
+        "Serde": ms.serdes.string,
+        "StoreSpec": STORE,
+        "Callable": print,
+        "int": 1,
+        "bool": True,
+    }
+    for handle in (ms.KStream, ms.KTable, ms.KGroupedStream):
+        some[handle.__name__] = handle.__new__(handle)
     return next((each for start, each in some.items() if first.startswith(start)), object())
 
 
@@ -202,3 +211,96 @@ def test_it_is_refused_where_it_is_said(parameter: str) -> None:
 def test_a_missing_argument_is_what_python_says_it_is() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'predicate'"):
         ms.StreamsBuilder().stream("in").filter()  # type: ignore[call-arg]
+
+
+def identity(*args: Any) -> Any:
+    return args[-1]
+
+
+class Quiet(ms.Processor[Any, Any, Any, Any]):
+    def process(self, record: ms.Record[Any, Any]) -> None: ...
+
+
+def failing() -> Quiet:
+    raise LookupError("no such thing")
+
+
+WRONG: dict[str, tuple[Callable[[ms.StreamsBuilder], object], str]] = {
+    "a topic": (lambda b: b.stream(5), "topic must be str or Pattern or a list of str, not 5"),  # type: ignore[call-overload]
+    "topics": (lambda b: b.stream(["a", 5]), r"topic must be str or .*, not \['a', 5\]"),  # type: ignore[list-item]
+    "a pattern": (
+        lambda b: b.stream(re.compile(b"in.*")),  # type: ignore[call-overload]
+        "the names of topics are str, but .* matches bytes",
+    ),
+    "partitions in text": (
+        lambda b: b.stream("in").repartition(partitions="4"),  # type: ignore[arg-type]
+        "KStream.repartition: partitions must be int or None, not '4'",
+    ),
+    "half a partition": (
+        lambda b: b.stream("in").repartition(partitions=2.5),  # type: ignore[arg-type]
+        "partitions must be int or None, not 2.5",
+    ),
+    "a table and a global table": (
+        lambda b: b.table("in").join(b.global_table("all"), identity),  # type: ignore[call-overload]
+        r"KTable.join: other must be KTable, not a GlobalKTable; .*join table.to_stream\(\) with it",
+    ),
+    "a stream and a grouped stream": (
+        lambda b: b.stream("in").join(b.stream("a").group_by_key(), identity),  # type: ignore[call-overload]
+        "KStream.join: other must be KTable or GlobalKTable or KStream, not a KGroupedStream; aggregate",
+    ),
+    "a table and a stream": (
+        lambda b: b.table("in").join(b.stream("a"), identity),  # type: ignore[call-overload]
+        r"KTable.join: other must be KTable, not a KStream; to_table\(\)",
+    ),
+    "a stream merged with a table": (
+        lambda b: b.stream("in").merge(b.table("a")),  # type: ignore[arg-type]
+        r"KStream.merge: other must be KStream, not a KTable; to_stream\(\)",
+    ),
+    "a stream in a cogroup": (
+        lambda b: b.stream("in").group_by_key().cogroup(identity).cogroup(b.stream("a"), identity),  # type: ignore[arg-type]
+        r"cogroup: grouped must be KGroupedStream, not a KStream; .*group_by_key\(\)",
+    ),
+    "a function in place of a supplier": (
+        lambda b: b.stream("in").process(lambda record: None),  # type: ignore[arg-type, misc]
+        r"supplier: '.*<lambda>' is called without arguments, but it takes \(record\)$",
+    ),
+    "a supplier that fails": (
+        lambda b: b.stream("in").process(failing),
+        "'in-process': its supplier, which is called without arguments, failed: LookupError: no such thing",
+    ),
+    "a specification for the result of an operator": (
+        lambda b: b.stream("in").group_by_key().count(store=STORE),  # type: ignore[arg-type]
+        r"KGroupedStream.count: store must be str or StoreOptions or None, not KeyValueSpec.*ms.stores.options\(name",
+    ),
+    "a specification for a processor": (
+        lambda b: b.stream("in").process(Quiet, stores=[STORE]),  # type: ignore[list-item]
+        r"KStream.process: stores must be a list of str, not \[KeyValueSpec.*; .*a processor the names of stores that add_state_store",
+    ),
+    "a name in place of names": (
+        lambda b: b.stream("in").process(Quiet, stores="seen"),
+        r"KStream.process: stores must be a list of str, not 'seen'; write \['seen'\]",
+    ),
+    "a name in place of names, for a transformer": (
+        lambda b: b.table("in").transform_values(ms.ValueTransformer, stores="seen"),
+        r"KTable.transform_values: stores must be a list of str, not 'seen'; write \['seen'\]",
+    ),
+    "text in place of bool": (
+        lambda b: ms.stores.options("s", cache="no"),  # type: ignore[arg-type]
+        "StoreOptions: cache must be bool, not 'no'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "message"), WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_be_used_is_refused_with_what_to_do(
+    build: Callable[[ms.StreamsBuilder], object], message: str
+) -> None:
+    with pytest.raises(TopologyError, match=message):
+        build(ms.StreamsBuilder())
+
+
+def test_names_of_stores_may_be_any_iterable() -> None:
+    for stores in (["store"], ("store",), {"store"}, {"store": 1}, iter(["store"])):
+        builder = ms.StreamsBuilder().add_state_store(STORE)
+        builder.stream("in").process(Quiet, stores=stores)
+        builder.build()

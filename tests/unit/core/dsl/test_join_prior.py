@@ -70,7 +70,9 @@ def test_the_joiner_can_have_the_key() -> None:
 def test_it_is_for_two_streams_with_windows() -> None:
     builder = ms.StreamsBuilder()
     stream: Any = builder.stream("in")
-    with pytest.raises(TopologyError, match="join_prior joins two streams"):
+    with pytest.raises(
+        TopologyError, match=r"other must be KStream, not a KTable; .* joined with a table by join\(\)"
+    ):
         stream.join_prior(builder.table("table"), lambda a, b: a, windows=ms.JoinWindows(1, 1, 1))
     with pytest.raises(TopologyError, match="needs windows"):
         stream.join_prior(builder.stream("other"), lambda a, b: a)

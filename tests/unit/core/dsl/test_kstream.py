@@ -347,7 +347,7 @@ class TestNames:
             stream.group_by_key().count(store="same")
             stream.group_by_key().reduce(min, store="same")
 
-        with pytest.raises(TopologyError, match="two different stores have the name 'same'"):
+        with pytest.raises(TopologyError, match="store 'same' belongs to 'KSTREAM-AGGREGATE-"):
             built(define)
 
 

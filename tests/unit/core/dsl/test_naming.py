@@ -135,8 +135,8 @@ PATHS: dict[str, tuple[Callable[[ms.StreamsBuilder], object], list[str]]] = {
         ),
         [
             "in-windowed-count",
-            "in-windowed-count-suppress-places",
             "in-windowed-count-suppress",
+            "in-windowed-count-suppress-places",
         ],
     ),
     "transform_values": (

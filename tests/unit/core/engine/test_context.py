@@ -120,7 +120,7 @@ class TestForward:
         )
         with pytest.raises(
             ProcessingError,
-            match=r"init\(\) of Functions failed .*'worker' forwards while no record is being processed; forward",
+            match=r"init\(\) of Functions, the processor of \'worker\', failed .*'worker' forwards while no record is being processed; forward",
         ):
             Host(processor_topology(supplier))
 
@@ -161,7 +161,7 @@ class TestStores:
         supplier = processing(lambda context, record: None, init=lambda context: context.state_store("sen"))
         with pytest.raises(
             ProcessingError,
-            match=r"StoreError: processor 'worker' is not connected to a store 'sen' \(connected: seen\); name it in "
+            match=r"processor 'worker' is not connected to a store 'sen' \(connected: seen\); name it in "
             r"process\(\.\.\., stores=\['sen'\]\)",
         ):
             Host(processor_topology(supplier, stores=[STORE]))

@@ -11,7 +11,7 @@ from millstream.core.asynchronous.call import Done
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.ids import TopicPartition
 from millstream.testing import TopologyTestDriver as Driver
-from unit.helpers import Host, processing, values
+from unit.helpers import Host, Quiet, processing, values
 
 IN = TopicPartition("in", 0)
 
@@ -96,6 +96,8 @@ class TestIssue:
             def init(self, context: Any) -> None:
                 super().init(context)
                 context.schedule(10, ms.wall_clock, self.tick)
+
+            def process(self, record: ms.Record[Any, Any]) -> None: ...
 
             def tick(self, now_ms: int) -> None:
                 self.context.issue(upper, self.found, f"tick {now_ms}")
@@ -314,7 +316,7 @@ class TestAcknowledge:
         with pytest.raises(TopologyError, match="set at least 1"):
             acknowledging(only_now, max_unacknowledged=0)
         with pytest.raises(TopologyError, match="needs acknowledges=True"):
-            ms.StreamsBuilder().stream("in").process(ms.Processor, max_unacknowledged=5)
+            ms.StreamsBuilder().stream("in").process(Quiet, max_unacknowledged=5)
 
     def test_a_record_that_was_acknowledged_meanwhile_is_not_given_again(self) -> None:
         ended: list[Any] = []

@@ -80,7 +80,7 @@ def test_close_is_called_for_all_although_some_fail(failing: tuple[str, ...]) ->
     events.clear()
     with pytest.raises(
         ProcessingError,
-        match=rf"^close\(\) of Tracing failed in task 0_0: RuntimeError: {failing[0]} breaks$",
+        match=rf"^close\(\) of Tracing, the processor of '{failing[0]}', failed in task 0_0: RuntimeError: {failing[0]} breaks \(",
     ):
         host.task.close()
     assert events == ["b.close", "a.close", "c.close"]
@@ -98,7 +98,8 @@ def test_close_can_follow_a_step_that_failed() -> None:
 def test_an_init_that_fails_names_the_processor_and_the_task() -> None:
     events: Events = []
     with pytest.raises(
-        ProcessingError, match=r"^init\(\) of Tracing failed in task 0_0: RuntimeError: a breaks$"
+        ProcessingError,
+        match=r"^init\(\) of Tracing, the processor of 'a', failed in task 0_0: RuntimeError: a breaks \(",
     ) as caught:
         Host(chain(events, a="init"))
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -137,8 +138,5 @@ def test_a_processor_without_process_says_so() -> None:
     class Unfinished(ms.Processor):
         pass
 
-    host = Host(ms.Topology().add_source("in", "in").add_processor("p", Unfinished, "in"))
-    with pytest.raises(
-        ProcessingError, match=r"NotImplementedError: Unfinished must define process\(self, record\)"
-    ):
-        host.run("in", (None, "x", 0))
+    with pytest.raises(TopologyError, match=r"'p': Unfinished does not define process\(self, record\)$"):
+        ms.Topology().add_source("in", "in").add_processor("p", Unfinished, "in")

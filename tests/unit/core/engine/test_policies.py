@@ -77,6 +77,20 @@ def test_an_error_in_a_library_names_the_line_of_the_user_that_called_it() -> No
         Host(processor_topology(processing(step))).run("in", ("k", "v", 1))
 
 
+def number_of(value: str) -> int:
+    return len(value)
+
+
+def test_an_error_at_a_call_names_the_function_that_was_called() -> None:
+    """No frame of the traceback is the user's: the function has returned what the operator cannot use, or was not called at all."""
+    builder = ms.StreamsBuilder()
+    builder.stream("in").flat_map_values(number_of).to("out")  # type: ignore[arg-type, var-annotated]
+    line = number_of.__code__.co_firstlineno
+    message = rf"TypeError: 'int' object is not iterable \(.*test_policies\.py, line {line}, in the call of number_of\)"
+    with pytest.raises(ProcessingError, match=message):
+        Host(builder.build()).run("in", ("k", "v", 1))
+
+
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
 def test_skip_leaves_the_record_out_counts_it_and_says_so(
     stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
+from millstream.core.model.errors import ProcessingError
 
 A, B = ms.col("a"), ms.col("b")
 PAIRS: list[tuple[ms.Expression, Callable[[int, int], Any]]] = [
@@ -141,3 +142,38 @@ def test_a_missing_field_fails_its_record_only() -> None:
         driver.pipe("paid", "k", value)
     assert [record.value for record in driver.read("large")] == [22, 24]
     assert driver.metrics()["dropped_records"] == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "message"),
+    [
+        (
+            ms.col("amount") > 3,
+            "v",
+            r"col\('amount'\): the value is str 'v', not a dict; set value=ms.serdes.json on the source$",
+        ),
+        (
+            ms.col("amount", default=0) > 3,
+            "v",
+            r"col\('amount', default=0\): the value is str 'v', not a dict",
+        ),
+        (ms.col("amount") > 3, [1], r"col\('amount'\): the value is list \[1\], not a dict$"),
+        (ms.col("amount") > 3, None, r"col\('amount'\): the value is NoneType None, not a dict$"),
+        (
+            ms.col("amount") > 3,
+            {"a": 1, "b": 2},
+            r"no field 'amount' \(there are: a, b\); use ms.col\('amount', default=...\) if it may be missing$",
+        ),
+    ],
+)
+def test_a_value_without_the_field_is_refused(expression: ms.Expression, value: object, message: str) -> None:
+    with pytest.raises(ProcessingError, match=message):
+        expression(value)
+
+
+def test_a_record_without_the_field_fails() -> None:
+    builder = ms.StreamsBuilder(default_value_serde=ms.serdes.json)
+    builder.stream("in").filter(ms.col("amount") > 3).to("out")
+    driver = ms.testing.TopologyTestDriver(builder.build())
+    with pytest.raises(ProcessingError, match=r"KSTREAM-FILTER-0000000001 failed .*: no field 'amount'"):
+        driver.pipe("in", "k", {"a": 1})

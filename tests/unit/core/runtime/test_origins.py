@@ -23,12 +23,13 @@ from millstream.core.runtime.origins import (
     topics_in_front,
     topics_read_whole,
 )
+from unit.helpers import Quiet
 
 
 def test_only_topics_in_front_of_what_finishes_later_are_committed_later() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(["a", "b"]).repartition(name="again").map_values_async(str.upper).to("out")
-    builder.stream("c").repartition(name="once-more").process(ms.Processor, acknowledges=True)
+    builder.stream("c").repartition(name="once-more").process(Quiet, acknowledges=True)
     builder.stream("straight").map_values_async(str.upper).to("out")
     builder.stream("counted").repartition(name="to-count").group_by_key().count()
     behind_a_topic = builder.stream("d").group_by_key().count().to_stream().repartition(name="last")
@@ -123,7 +124,7 @@ def test_topics_in_front_of_calls_and_of_acknowledgements_are_found() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("a").repartition(name="again").map_values_async(str.upper).to("out")
     builder.stream("b").map_values_async(str.upper).to("out")
-    builder.stream("d").process(ms.Processor, acknowledges=True)
+    builder.stream("d").process(Quiet, acknowledges=True)
     builder.stream("c").repartition(name="once-more").group_by_key().count()
     topics = topics_finished_later(builder.build().plan("app"))
     assert topics.issuperset({"a", "b", "d"})

@@ -11,6 +11,7 @@ import millstream as ms
 from millstream.core.model.ids import TaskId
 from millstream.core.runtime.thread_counts import threads_of_tasks
 from millstream.core.topology.analysis.threads_and_caches import prefix_of
+from unit.helpers import Quiet
 
 Stream = ms.KStream[Any, Any]
 
@@ -105,7 +106,7 @@ def branched(stream: Stream) -> None:
         (lambda s: s.to("out", partitioner=lambda *given: 0), ["Sink"]),
         (lambda s: s.group_by(lambda key, value: value).count(), ["SelectKey", "WithKey", "Sink"]),
         (lambda s: counted(s.flat_map_values(str.split)), ["FlatMapValues", "[Aggregate]"]),
-        (lambda s: s.process(ms.Processor), None),
+        (lambda s: s.process(Quiet), None),
         (lambda s: mapped(s.map_values_async(wanted)), None),
         (with_two(mapped, counted), ["MapValues", "Sink", "[Aggregate]"]),
         (with_two(counted, mapped), None),

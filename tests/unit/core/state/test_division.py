@@ -20,6 +20,7 @@ from millstream.core.topology.analysis.ranges import divided_plan
 from millstream.core.topology.evolution import ComparedPart, Remembered
 from millstream.core.topology.layout import lay_out
 from millstream.core.topology.routing import routing_of
+from unit.helpers import Quiet
 
 
 def keys_of(build: Callable[[ms.StreamsBuilder], object]) -> EntryKeys:
@@ -92,7 +93,7 @@ def test_the_key_of_an_entry_with_a_time_is_that_of_its_record(kind: str, key: s
 
     def keeping(builder: ms.StreamsBuilder) -> None:
         builder.add_state_store(spec)
-        builder.stream("words").process(ms.Processor, stores=["kept"], key_local=True)
+        builder.stream("words").process(Quiet, stores=["kept"], key_local=True)
 
     store: Any = open_store(spec, MemoryStores())
     store.put(*((key, "v", 7) if isinstance(spec, stores.WindowSpec) else (ms.Windowed(key, 3, 7), "v")))

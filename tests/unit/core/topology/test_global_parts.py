@@ -140,9 +140,8 @@ class TestRefused:
     def test_two_tables_in_one_store(self) -> None:
         builder = ms.StreamsBuilder()
         builder.global_table("a", store="same")
-        builder.table("b", store="same")
-        with pytest.raises(TopologyError, match="uses store 'same' as its own, but this is a global store"):
-            builder.build()
+        with pytest.raises(TopologyError, match="store 'same' belongs to 'KTABLE-SOURCE-0000000001'"):
+            builder.table("b", store="same")
 
     def test_a_processor_in_place_of_its_class(self) -> None:
         with pytest.raises(TopologyError, match="supplier must be callable"):

@@ -17,6 +17,7 @@ from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
 from millstream.edge.queries.global_answers import Furthest, GlobalAnswers
 from millstream.edge.queries.task_copies import TaskCopy
+from unit.helpers import Quiet
 
 from .answering import answers_of
 
@@ -67,7 +68,7 @@ class TestAnswers:
     def ask(answers: GlobalAnswers, batch: int, reached: int) -> Any:
         codes = ms.stores.key_value("codes", ms.serdes.string, ms.serdes.string)
         topology = ms.Topology().add_source("in", "in").add_sink("out", "out", "in")
-        topology.add_global_store(codes, "read", "countries", "keep", ms.Processor)
+        topology.add_global_store(codes, "read", "countries", "keep", Quiet)
         [part] = topology.plan("shop").global_parts
         furthest = Furthest(TaskReport("0_0"), {0: reached})
         return answers.answer(Question("codes", "get", ("ch",)), part, batch, furthest).value

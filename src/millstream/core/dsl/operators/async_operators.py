@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from millstream.core.asynchronous.effects import Acting, ActingOnBatch, Performing
+from millstream.core.dsl.graph import check_no_history, check_no_retention
 from millstream.core.dsl.handle import StreamHandle
 from millstream.core.model.calls import Calls
 from millstream.core.model.errors import TopologyError
@@ -26,7 +27,7 @@ class AsyncFunction(NamedTuple):
 def map_values_async(stream: StreamHandle[Any, Any], function: AsyncFunction, *, with_key: bool) -> str:
     """Add an operator that calls a function to compute new values, and return its node."""
     check_takes(function.function, ("key", "value") if with_key else ("value",))
-    node, unfinished = _add_stores(stream, "map-values-async", function)
+    node, unfinished = _unfinished(stream, "map-values-async", function)
     return stream._graph.add(
         MapValuesAsync(node, (stream._node,), function.function, function.calls, unfinished, with_key)
     )
@@ -35,7 +36,7 @@ def map_values_async(stream: StreamHandle[Any, Any], function: AsyncFunction, *,
 def foreach_async(stream: StreamHandle[Any, Any], function: AsyncFunction) -> None:
     """Add an operator that calls a function at the end of a stream."""
     check_takes(function.function, ("key", "value"))
-    node, unfinished = _add_stores(stream, "foreach-async", function)
+    node, unfinished = _unfinished(stream, "foreach-async", function)
     acting = Acting if function.calls.batch is None else ActingOnBatch
     called = acting(function.function)
     stream._graph.add(ForeachAsync(node, (stream._node,), called, function.calls, unfinished))
@@ -67,25 +68,22 @@ def process_async(stream: StreamHandle[Any, Any], function: AsyncFunction, store
             "would overwrite each other's writes. Use order='key', or write in a downstream processor"
         )
     check_takes(function.function, ("record", "context"))
-    node, unfinished = _add_stores(stream, "process-async", function)
+    node, unfinished = _unfinished(stream, "process-async", function)
     called = Performing(function.function)
     return graph.add(ProcessAsync(node, (stream._node,), called, function.calls, unfinished, connected))
 
 
-def _add_stores(
+def _unfinished(
     stream: StreamHandle[Any, Any], operation: str, function: AsyncFunction
 ) -> tuple[str, Carried]:
-    """Add the stores of an operator, and return the name of its node and the stores."""
+    """Return the name of an operator's node, and its stores of unfinished records."""
     graph, (_, _, store, name) = stream._graph, function
     node = graph.name(f"KSTREAM-{operation.replace('-', '').upper()}", name)
     if name is not None and store is None:
         store = f"{name}-unfinished"
-    unfinished = carried(
-        graph.store_options(
-            store, lambda: f"{node}-unfinished", stream._path, f"{operation}-unfinished", name
-        ),
-        *stream._serdes(),
+    options = graph.store_options(
+        store, lambda: f"{node}-unfinished", stream._path, f"{operation}-unfinished", name
     )
-    for spec in unfinished.stores:
-        graph.topology.add_store(spec)
-    return node, unfinished
+    check_no_history(options)
+    check_no_retention(options)
+    return node, carried(options, *stream._serdes())

@@ -8,11 +8,12 @@ from typing import Any, Final, NamedTuple
 from millstream.core.dsl.graph import FOREIGN_KEY_PARTS, Graph
 from millstream.core.dsl.handle import TableHandle
 from millstream.core.dsl.operators.joining import BOTH_SIDES, JoinFunction
-from millstream.core.dsl.operators.store_specs import add_bytes_store, named_bytes
+from millstream.core.dsl.operators.store_specs import bytes_store, named_bytes
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.model.subscriptions import SUBSCRIPTION, answer_serde
 from millstream.core.topology import join_nodes as nodes
+from millstream.core.topology.checks import check_with_key
 from millstream.core.topology.join_nodes import ForeignKey, stores_of_table
 from millstream.core.topology.nodes import StreamPartitioner, TableSource
 from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
@@ -46,6 +47,7 @@ def foreign_key_options(
         TopologyError: If there are partitioners without a foreign key.
     """
     if on is not None:
+        check_with_key(on, ("value",), with_key=with_key)
         return ForeignKeyOptions(
             on if with_key else lambda key, value: on(value), *partitioners, ignores_null
         )
@@ -80,15 +82,15 @@ def join_by_foreign_key(
         graph, topic, (graph.add(subscribe),), (other_key, SUBSCRIPTION), options.other_partitioner
     )
     name = _name(graph, graph.names.store(f"{_KIND}-SUBSCRIPTION"), prefix, "subscriptions")
-    subscriptions = add_bytes_store(
-        graph, named or StoreOptions(name), name, named_bytes(f"{other_key.name} and {key.name}")
+    subscriptions = bytes_store(
+        named or StoreOptions(name), name, named_bytes(f"{other_key.name} and {key.name}")
     )
     answers = _add_answers(right, requests, subscriptions, key)
     topic = _topic(graph, prefix, "subscription-response")
     responses = _repartition(graph, topic, answers, (key, answer_serde(right_value)), options.partitioner)
     resolving = graph.name(f"{_KIND}-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR")
     last = graph.name(f"{_KIND}-OUTPUT", join.name)
-    results = graph.add_store(
+    results = graph.store(
         named or StoreOptions(_name(graph, graph.names.store(f"{_KIND}-OUTPUT"), prefix, "store")),
         key,
         value or graph.default_value,

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from millstream.core.dsl.global_table import GlobalKTable
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.graph import Graph, check_no_history, check_no_retention
 from millstream.core.dsl.handle import Handle, StreamHandle, TableHandle
 from millstream.core.dsl.operators.join_options import JoinOptions
-from millstream.core.dsl.operators.store_specs import add_bytes_store, add_join_store, named_bytes
+from millstream.core.dsl.operators.store_specs import bytes_store, join_store, named_bytes
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import TopologyError
 from millstream.core.model.serdes import Serde
 from millstream.core.topology import join_nodes
+from millstream.core.topology.checks import check_with_key
 from millstream.core.topology.global_nodes import GlobalJoin
 from millstream.core.topology.join_nodes import Joiner, JoinKind, joiner_with_key
 from millstream.core.topology.stores import StoreLike, StoreOptions
 from millstream.core.topology.window_nodes import is_windowed_here
 
 
-class JoinFunction(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class JoinFunction:
     """What a join computes.
 
     Attributes:
@@ -33,6 +35,9 @@ class JoinFunction(NamedTuple):
     kind: JoinKind
     name: str | None
     with_key: bool
+
+    def __post_init__(self) -> None:
+        check_with_key(self.function, ("value", "other value"), with_key=self.with_key)
 
     @property
     def joiner(self) -> Joiner:
@@ -78,6 +83,8 @@ def join_table(
         named = None if options.store is None else graph.named_store(options.store)
         store = graph.store_options(named, lambda: f"{node}-Buffer", join_path, "buffer", join.name)
         if named is not None:
+            check_no_history(named)
+            check_no_retention(named)
             store = dataclasses.replace(store, name=f"{store.name}-buffer")
         buffered = key or graph.default_key, options.value or stream._value or graph.default_value
         parent = _buffer(parent, table, store, buffered, millis(options.grace))
@@ -112,8 +119,7 @@ def _buffer(
             f"grace must be from 0 to {versions.retention_ms} ms, the history_retention of {versions.name!r}, not "
             f"{grace}: a record that waited longer would find no version for its time"
         )
-    spec = add_bytes_store(
-        graph,
+    spec = bytes_store(
         options,
         options.name,
         named_bytes(f"time and {key.name}"),
@@ -184,9 +190,9 @@ def join_streams(
     last = graph.name("KSTREAM-MERGE", join.name)
     stores = _store_names(graph, None if named is None else named.name, nodes)
     storage = named or StoreOptions(last)
-    own = add_join_store(graph, storage, stores[0], left_serdes, times)
-    other = add_join_store(graph, storage, stores[1], right_serdes, times)
-    unmatched = None if join.kind == "inner" else add_bytes_store(graph, storage, stores[2])
+    own = join_store(storage, stores[0], left_serdes, times)
+    other = join_store(storage, stores[1], right_serdes, times)
+    unmatched = None if join.kind == "inner" else bytes_store(storage, stores[2])
     joining = join.joiner, join.kind, times
     graph.add(join_nodes.StreamJoin(nodes[0], parents[:1], own, other, unmatched, *joining, left=True))
     graph.begin(nodes[0], left._path, join.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeAlias
 
-from millstream.core.dsl.graph import Graph
+from millstream.core.dsl.graph import Graph, check_no_history, check_no_retention
 from millstream.core.model import serdes
 from millstream.core.model.calendars import NO_END, UnlimitedWindows, Windows
 from millstream.core.model.durations import millis
@@ -55,6 +55,7 @@ def window_store(
     Raises:
         TopologyError: If the retention is shorter than the time in which aggregates can change.
     """
+    check_no_history(options)
     if isinstance(windows, SlidingWindows):
         size = windows.difference_ms
         retention = _retention(options, 2 * size + windows.grace_ms, "twice the difference")
@@ -88,6 +89,7 @@ def session_store(
     Raises:
         TopologyError: If the retention is shorter than the time in which aggregates can change.
     """
+    check_no_history(options)
     return SessionSpec(
         name=options.name,
         key=key,
@@ -109,30 +111,29 @@ def _retention(options: StoreOptions, least: int, length: str) -> int:
     return retention
 
 
-def add_open_store(graph: Graph, options: StoreOptions) -> KeyValueSpec:
-    """Add the store of the open windows or sessions of an aggregation."""
-    return add_bytes_store(graph, options, graph.names.part(options.name, "-open"))
+def open_store(graph: Graph, options: StoreOptions) -> KeyValueSpec:
+    """Return the store of the open windows or sessions of an aggregation."""
+    return bytes_store(options, graph.names.part(options.name, "-open"))
 
 
-def add_bytes_store(
-    graph: Graph,
+def bytes_store(
     options: StoreOptions,
     name: str,
     key: Serde[Any] = serdes.bytes,
     value: Serde[Any] = serdes.bytes,
 ) -> KeyValueSpec:
-    """Add a key-value store with the storage of an operator's result."""
-    spec = KeyValueSpec(name=name, key=key, value=value, **options.storage)
-    graph.topology.add_store(spec)
-    return spec
+    """Return a key-value store with the storage of an operator's result."""
+    return KeyValueSpec(name=name, key=key, value=value, **options.storage)
 
 
-def add_join_store(
-    graph: Graph, options: StoreOptions, name: str, serdes: tuple[Serde[Any], Serde[Any]], times: JoinTimes
+def join_store(
+    options: StoreOptions, name: str, serdes: tuple[Serde[Any], Serde[Any]], times: JoinTimes
 ) -> WindowSpec:
-    """Add the store with the records of one side of a stream-stream join."""
+    """Return the store with the records of one side of a stream-stream join."""
+    check_no_history(options)
+    check_no_retention(options)
     size = times.before + times.after
-    spec = WindowSpec(
+    return WindowSpec(
         name=name,
         key=serdes[0],
         value=serdes[1],
@@ -142,8 +143,6 @@ def add_join_store(
         _operator=OperatorUse(expired="late for a join"),
         **options.storage,
     )
-    graph.topology.add_store(spec)
-    return spec
 
 
 def named_bytes(name: str) -> Serde[bytes]:

@@ -46,9 +46,7 @@ def suppress(
 
 def _store(graph: Graph, options: StoreOptions, suffix: str, value: Serde[Any]) -> StoreSpec:
     spec = graph.store(options, serdes.bytes, value)
-    spec = dataclasses.replace(spec, name=graph.names.part(options.name, suffix), timestamped=False)
-    graph.topology.add_store(spec)
-    return spec
+    return dataclasses.replace(spec, name=graph.names.part(options.name, suffix), timestamped=False)
 
 
 def _closed_together(closing: Closing, node: str, suppressed: Suppressed) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import iscoroutinefunction
 from typing import Any
 
 from millstream.core.asynchronous.effects import Effects, Started
@@ -15,6 +14,7 @@ from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.context import NodeContext
 from millstream.core.engine.failures import where
 from millstream.core.engine.operators.processors import create_processor_context
+from millstream.core.model.arguments import is_coroutine
 from millstream.core.model.calls import Answer
 from millstream.core.model.errors import IncompatibleTopologyError, ProcessingError
 from millstream.core.model.record import Headers, Record, RecordMetadata
@@ -121,7 +121,7 @@ class IssuingContext(NodeContext):
                 f"processor {self._node!r} issues a call with the callback {on_done!r}. The result may arrive in a later "
                 "micro-batch, in another process, so on_done must be a method of the processor"
             )
-        if iscoroutinefunction(on_done):
+        if is_coroutine(on_done):
             raise ProcessingError(
                 f"processor {self._node!r}: {then}() is the callback of a call and a coroutine function, which would not be awaited; "
                 "make it a plain method, which may issue the next call"

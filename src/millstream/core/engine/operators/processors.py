@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from inspect import iscoroutinefunction
+from collections.abc import Callable
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, Final, TypeVar
 
 from millstream.core.engine.compile import Call, Compiled, compile_node, discard
 from millstream.core.engine.context import GlobalNodeContext, NodeContext
+from millstream.core.model.arguments import arguments_problem, is_coroutine
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.record import Headers, Record
 from millstream.core.topology import nodes as n
+from millstream.core.topology.checks import check_defined, supplied
 from millstream.core.topology.global_nodes import GlobalProcess
 from millstream.core.topology.processor import ProcessValues, TransformRows
 
@@ -66,6 +69,8 @@ def _compile_process_values(node: ProcessValues, compiled: Compiled) -> Call:
     return run
 
 
+_TAKES: Final = {"process": ("record",), "transform": ("key", "value")}
+"""The arguments, besides the object, of the methods that are called for each record."""
 _ANY: Final = object()
 """Placeholder for the key while no record is being processed."""
 
@@ -122,19 +127,33 @@ def _call_supplier(node: n.Process, method: str, base: str) -> Any:
     """Create a node's processor or transformer.
 
     Raises:
-        TopologyError: If the object lacks a method, or a method is a coroutine function.
+        TopologyError: If the supplier fails, the object lacks a method, or a method is a coroutine function or a generator function.
     """
-    made = node.supplier()
+    made = supplied(node.name, node.supplier)
     missing = [name for name in ("init", method, "close") if not callable(getattr(made, name, None))]
     if missing:
         raise TopologyError(
             f"the supplier of processor {node.name!r} returned {made!r}, which has no {', '.join(missing)}(); "
             f"derive its class from millstream.{base}"
         )
-    for name in ("init", method, "close"):
-        if iscoroutinefunction(getattr(made, name)):
-            raise TopologyError(
-                f"processor {node.name!r}: its {name}() is a coroutine function, which would not be awaited. Make it a plain method; make "
-                "external calls with context.issue or process_async"
-            )
+    check_defined(node.name, made)
+    for name, takes in (("init", ("context",)), (method, _TAKES[method]), ("close", ())):
+        _check_method(node.name, getattr(made, name), name, takes)
     return made
+
+
+def _check_method(node: str, called: Callable[..., object], name: str, takes: tuple[str, ...]) -> None:
+    if is_coroutine(called):
+        raise TopologyError(
+            f"processor {node!r}: its {name}() is a coroutine function, which would not be awaited. Make it a plain method; make "
+            "external calls with context.issue or process_async"
+        )
+    if isgeneratorfunction(called) or isasyncgenfunction(called):
+        instead = (
+            "return the value" if name == "transform" else "call self.context.forward(record) for each result"
+        )
+        raise TopologyError(
+            f"processor {node!r}: its {name}() is a generator function, so none of its code would run. Remove yield, and {instead}"
+        )
+    if (problem := arguments_problem(called, takes)) is not None:
+        raise TopologyError(f"processor {node!r}: {problem}")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from millstream.core.engine.columns import Columns, Form, call_per_row
 from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node
+from millstream.core.engine.operators.results import reason
 from millstream.core.engine.runtime import Row
 from millstream.core.model.errors import ProductionError
 from millstream.core.model.partitioning import Partitions
@@ -43,7 +44,7 @@ def _compile_sink(node: n.Sink, compiled: Compiled) -> Call:
                 else (*row, -1 if data is None else partitions[data[:-window_bytes]])
             )
         except Exception as error:
-            on_error("produce", name, error, target=topic, side=side)
+            on_error("produce", name, reason(error, key, value), target=topic, side=side)
 
     return sink
 
@@ -175,6 +176,6 @@ def _choosing_sink(node: n.Sink, compiled: Compiled) -> Call:
                 _check_size(row, topic, most)
             send(topic, key, value, row)
         except Exception as error:
-            runtime.on_error("produce", name, error, target=topic, side=side)
+            runtime.on_error("produce", name, reason(error, key, value), target=topic, side=side)
 
     return sink

@@ -19,6 +19,7 @@ from millstream.core.engine.compile import (
     row_of,
 )
 from millstream.core.engine.failures import Attempt
+from millstream.core.engine.operators.results import check_done, pair_of, truth_of
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
@@ -34,10 +35,12 @@ def _compile_filter(node: n.Filter, compiled: Compiled) -> Call:
 
     def filter_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            kept = bool(predicate(key, value)) is keep
+            kept = predicate(key, value)
+            if kept is not True and kept is not False:
+                kept = truth_of(kept)
         except Exception as error:
             return on_error("process", name, error)
-        if kept:
+        if kept is keep:
             child(key, value, timestamp, headers)
 
     return filter_
@@ -48,7 +51,8 @@ def _filter_columns(node: n.Filter, compiled: Compiled) -> Form | None:
     predicate, keep = node.predicate, node.keep
 
     def passes(key: Any, value: Any) -> bool:
-        return bool(predicate(key, value)) is keep
+        kept = predicate(key, value)
+        return (kept if kept is True or kept is False else truth_of(kept)) is keep
 
     def then(child: ColumnsCall, columns: Columns, marks: list[bool]) -> None:
         child(columns.only(marks))
@@ -100,7 +104,10 @@ def _compile_map(node: n.Map, compiled: Compiled) -> Call:
 
     def map_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            key, value = mapper(key, value)
+            pair = mapper(key, value)
+            if type(pair) is not tuple or len(pair) != 2:
+                pair = pair_of(pair, "map")
+            key, value = pair
         except Exception as error:
             return on_error("process", name, error)
         child(key, value, timestamp, headers)
@@ -113,8 +120,8 @@ def _map_columns(node: n.Map, compiled: Compiled) -> Form | None:
     mapper = node.mapper
 
     def pair(key: Any, value: Any) -> tuple[Any, Any]:
-        key, value = mapper(key, value)
-        return key, value
+        result = mapper(key, value)
+        return result if type(result) is tuple and len(result) == 2 else pair_of(result, "map")
 
     def then(child: ColumnsCall, columns: Columns, pairs: list[tuple[Any, Any]]) -> None:
         keys, values = map(list, zip(*pairs))
@@ -187,7 +194,10 @@ def _compile_flat_map(node: n.FlatMap, compiled: Compiled) -> Call:
 
     def flat_map(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            results = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
+            results = [
+                each if type(each) is tuple and len(each) == 2 else pair_of(each, "flat_map")
+                for each in mapper(key, value)
+            ]
         except Exception as error:
             return on_error("process", name, error)
         for new_key, new_value in results:
@@ -219,7 +229,8 @@ def _compile_peek(node: n.Peek, compiled: Compiled) -> Call:
 
     def peek(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
-            action(key, value)
+            if (result := action(key, value)) is not None:
+                check_done(result)
         except Exception as error:
             return on_error("process", name, error)
         child(key, value, timestamp, headers)
@@ -253,6 +264,8 @@ def _compile_branch(node: n.Branch, compiled: Compiled) -> Call:
         for predicate, child in branches:
             try:
                 chosen = predicate is None or predicate(key, value)
+                if chosen is not True and chosen is not False:
+                    chosen = truth_of(chosen)
             except Exception as error:
                 return on_error("process", name, error)
             if chosen:

@@ -7,6 +7,7 @@ from typing import Any
 
 from millstream.core.engine.columns import Columns, ColumnsCall, Form, call_per_row
 from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node, form_downstream, row_of
+from millstream.core.engine.operators.results import pair_of, truth_of
 from millstream.core.engine.operators.stateless import of_expression, of_function
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Change, Headers
@@ -73,7 +74,10 @@ def _compile_table_filter(node: n.TableFilter, compiled: Compiled) -> Call:
     on_error, name, versioned = compiled.runtime.on_error, node.name, compiled.versioned(node.parents[0])
 
     def filtered_value(key: Any, value: Any) -> Any:
-        return value if value is not None and bool(predicate(key, value)) is keep else None
+        if value is None:
+            return None
+        kept = predicate(key, value)
+        return value if (kept if kept is True or kept is False else truth_of(kept)) is keep else None
 
     def table_filter(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         try:
@@ -179,7 +183,11 @@ def _compile_group_table(node: n.GroupTable, compiled: Compiled) -> Call:
 
     def selected(key: Any, value: Any) -> tuple[Any, Any] | None:
         pair = None if value is None else selector(key, value)
-        return None if pair is None or pair[0] is None or pair[1] is None else pair
+        if pair is None:
+            return None
+        if type(pair) is not tuple or len(pair) != 2:
+            pair = pair_of(pair, "group_by", "new key, new value")
+        return None if pair[0] is None or pair[1] is None else pair
 
     def group_table(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         if versioned and not runtime.latest:

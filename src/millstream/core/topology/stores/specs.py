@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, get_args
+from typing import Any, ClassVar, Final, Generic, Literal, TypedDict, TypeVar, get_args
 
 from millstream.core.model.arguments import checked_constructor
 from millstream.core.model.calendars import Windows
@@ -69,6 +69,11 @@ class StoreSpec:
     changelog: Changelog = "spark"
     changelog_config: Mapping[str, str] = field(default_factory=dict, compare=False)
     cache: bool = True
+
+    advice_if_refused: ClassVar[str] = (
+        "; an operator takes the name of its store, or ms.stores.options(name, ...), and a processor the names of stores that "
+        "add_state_store(...) has added"
+    )
 
     def __post_init__(self) -> None:
         checked_name(self.name, "store")
