@@ -27,6 +27,7 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 nitpicky = True  # a role in a docstring that leads nowhere is a warning; types that are not public are not
+nitpick_ignore = [("py:exc", "KafkaException")]  # of confluent-kafka
 nitpick_ignore_regex = [("py:class", r"(collections|datetime|millstream\.(core|drivers|edge|testing))\..*")]
 
 html_theme = "furo"
