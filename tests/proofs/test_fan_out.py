@@ -23,7 +23,7 @@ from millstream.core.model.errors import FanOutError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import ClientSettings
-from millstream.drivers.kafka.fanout import key_range_producer
+from millstream.drivers.kafka.fanout import restrictions
 from millstream.drivers.kafka.fanout.control_log import ControlLog
 from millstream.drivers.kafka.fanout.coordinator import Coordinator, cancel, take_over, write
 from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
@@ -137,7 +137,7 @@ def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
             control.publish(member_key(session), None)
         cancel(settings, control, partition, number)
 
-    monkeypatch.setattr(key_range_producer, "cancel", cancel_too_late)
+    monkeypatch.setattr(restrictions, "cancel", cancel_too_late)
     with KeyRangeProducer(settings, topic) as producer:
         control = ControlLog(settings, topic, 30)
         held = control.ledger.state(0).announced(2).holding()

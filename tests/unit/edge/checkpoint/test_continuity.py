@@ -32,6 +32,7 @@ from millstream.edge.checkpoint.continuity import (
     continuity,
     rebuilds,
 )
+from unit.helpers import Quiet
 
 
 def calling(name: str | None) -> Plan:
@@ -47,7 +48,7 @@ def calling(name: str | None) -> Plan:
 def acknowledging() -> Plan:
     """Have another operator in the place of that of ``calling("call")``."""
     builder = ms.StreamsBuilder()
-    builder.stream("in").process(ms.Processor, acknowledges=True, name="call").to("out")
+    builder.stream("in").process(Quiet, acknowledges=True, name="call").to("out")
     return builder.build().plan("app")
 
 
