@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, needs_topic
+from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, needing_topic
 from millstream.core.model.errors import SettingsError
 from millstream.core.ports import Threads
 
@@ -30,8 +30,6 @@ class RunnerSettings:
             )
         given: dict[str, Policy] = {stage: getattr(self.policies, stage) for stage in STAGES}
         given |= {f"operators[{name!r}]": policy for name, policy in self.policies.operators.items()}
-        wanting = next((name for name, policy in given.items() if needs_topic(policy)), None)
-        if wanting and self.policies.dead_letter_topic is None:  # an application refuses it too
-            raise SettingsError(
-                f"{wanting}={given[wanting]!r} of the error policies needs dead_letter_topic='...'"
-            )
+        wanting = needing_topic(given)
+        if wanting is not None and self.policies.dead_letter_topic is None:  # an application refuses it too
+            raise SettingsError(f"{wanting} of the error policies needs dead_letter_topic='...'")

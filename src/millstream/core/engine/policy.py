@@ -242,9 +242,12 @@ def _last_resort(policy: Policy) -> Policy:
     return policy.then if isinstance(policy, Retrying) else policy
 
 
-def needs_topic(policy: Policy) -> bool:
-    """Return whether a policy sends dead letters to the application's dead-letter topic."""
-    return _last_resort(policy) == "dead_letter"
+def needing_topic(policies: Mapping[str, Policy]) -> str | None:
+    """Return the name and value of the first policy that sends dead letters to the application's dead-letter topic; None without one."""
+    found = (
+        f"{name}={policy!r}" for name, policy in policies.items() if _last_resort(policy) == "dead_letter"
+    )
+    return next(found, None)
 
 
 def is_fate(answer: object) -> bool:

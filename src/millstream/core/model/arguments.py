@@ -325,7 +325,7 @@ def kind_problem(function: object, *, iterable: bool = False) -> str | None:
         iterable: Whether an iterable is expected, so that the function may be a generator function.
     """
     called = _run_by(function)
-    if is_coroutine(function):
+    if any(map(inspect.iscoroutinefunction, called)):
         return f"{name_of(function)} is a coroutine function, {_COROUTINE_ADVICE}"
     if any(map(inspect.isasyncgenfunction, called)):
         return f"{name_of(function)} is an asynchronous generator function, {_GENERATOR_ADVICE}"
@@ -353,8 +353,8 @@ def arguments_problem(function: object, takes: Sequence[str]) -> str | None:
         "'<lambda>' is called with (key, value), but it takes (value)"
     """
     try:
-        known = signature(function)  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # built-in functions
+        known = signature(function)  # type: ignore[arg-type]  # raises an error if it is not callable
+    except (TypeError, ValueError):  # built-in functions have none
         return None
     try:
         known.bind(*takes)

@@ -81,7 +81,7 @@ class CallThreads:
         self._running.pop(call_id, None)
 
     def abandon(self, call_id: CallId) -> None:
-        """Give up the thread of a call, if it has one."""
+        """Abandon the thread of a call that runs on one."""
         future = self._running.pop(call_id, None)
         if future is None or future.cancel() or future.done():
             return

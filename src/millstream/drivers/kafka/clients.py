@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -76,11 +77,11 @@ def _await_end(closing: threading.Thread, waiting: str) -> None:
         )
 
 
-class ThreadedClient:
+class ThreadedClient(ABC):
     """A client with a thread of its own, which keeps it alive. When the process drops its clients, it has to be closed."""
 
-    def close(self, timeout: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self, timeout: float) -> None: ...
 
 
 Client = TypeVar("Client")

@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from millstream.core.engine.caching import DEFAULT_CACHE_BYTES
-from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, needs_topic
+from millstream.core.engine.policy import STAGES, ErrorPolicies, Policy, needing_topic
 from millstream.core.model.topics import checked_topic_config
 from millstream.core.ports import DEFAULT_MEMORY_BYTES
 from millstream.core.runtime.inputs import WaitSettings
@@ -316,9 +316,9 @@ class Settings(BaseSettings):
     def _dead_letters_have_a_topic(self) -> Settings:
         given = {f"on_{stage}_error": getattr(self, f"on_{stage}_error") for stage in STAGES}
         given |= {f"on_operator_error {name!r}": policy for name, policy in self.on_operator_error.items()}
-        wanting = next((name for name, policy in given.items() if needs_topic(policy)), None)
-        if wanting and self.dead_letter_topic is None:
-            raise ValueError(f"{wanting}={given[wanting]!r} needs dead_letter_topic='...'")
+        wanting = needing_topic(given)
+        if wanting is not None and self.dead_letter_topic is None:
+            raise ValueError(f"{wanting} needs dead_letter_topic='...'")
         return self
 
     @model_validator(mode="after")

@@ -52,9 +52,8 @@ class Tap:
         self._has_ended = has_ended
         self._id: str = ask("open", {"node": node, "limit": limit, "lease_s": lease_s})
         self._final: TapContent | None = None
-        if (
-            lease_s is None
-        ):  # else the application is in another process, which the garbage collector must not wait for
+        # With a lease, the application is in another process, for which the garbage collector must not wait.
+        if lease_s is None:
             weakref.finalize(self, ask, "abandon", {"tap": self._id}).atexit = False
 
     def records(self) -> tuple[TapRecord, ...]:

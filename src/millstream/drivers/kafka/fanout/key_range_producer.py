@@ -369,7 +369,7 @@ class KeyRangeProducer(ThreadedClient):
             self._queues.put_back(batch)
 
     def _refuse(self, batch: list[Outgoing], cause: KafkaError) -> None:
-        """Give up the record of a batch that the broker refuses, once it is found; the others are sent again."""
+        """Search a batch for the record that the broker refuses. Report that record as not delivered, and send the others again."""
         if self._refusals >= _MOST_REFUSALS:
             raise FanOutError(
                 f"the brokers refuse all records for topic {self._topic!r}: {cause.str()}. Correct the configuration of the topic, "

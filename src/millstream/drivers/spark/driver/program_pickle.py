@@ -39,12 +39,13 @@ def pickled_program(parts: object, topology: TopologySpec) -> bytes:
         SettingsError: If an error handler or a value of ``app_config`` cannot be pickled.
     """
     try:
-        return cloudpickle.dumps(parts)  # type: ignore[no-any-return]
+        pickle: bytes = cloudpickle.dumps(parts)
     except Exception as error:
         explained = _explained(topology)
         if explained is None:
             raise
         raise explained from error
+    return pickle
 
 
 def _explained(topology: TopologySpec) -> MillstreamError | None:
