@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
+from hypothesis import settings
+
 from millstream.core.ports import ByteReader, ByteStores, StoreChange, Version
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.key_groups import key_group
@@ -117,6 +119,11 @@ class Visits(Counter[str]):
     """How often a test was in the states it is about."""
 
     def demand(self, **least: int) -> None:
-        """Fail if a state was not visited at all; the number is how often it was visited when the test was written."""
+        """Fail if a state was not visited at all; the number is how often it was visited when the test was written.
+
+        With fresh seeds, a rare state may be missed by chance: what is demanded holds for examples that are always the same.
+        """
+        if not settings().derandomize:
+            return
         rare = {name: f"{self[name]} < {count}" for name, count in least.items() if not self[name]}
         assert not rare, f"rarely visited: {rare}; all visits: {dict(self)}"

@@ -172,7 +172,11 @@ def sliding(stream: Stream, emit: ms.EmitStrategy, number: int) -> Stream:
 
 
 def cogrouped(stream: Stream, number: int) -> Stream:
-    """Aggregate records and those of even length together: two nodes with times of their own write to one store."""
+    """Aggregate records and those of even length together: two nodes with times of their own write to one store.
+
+    Both read one repartition. With one for each, micro-batches would decide which of two equal timestamps comes first.
+    """
+    stream = stream.repartition(name=f"co-{number}")
     grouped = stream.group_by_key(name=f"co-{number}-a")
     even = stream.filter(lambda k, v: v is None or len(v) % 2 == 0).group_by_key(name=f"co-{number}-b")
     both = even.cogroup(append).cogroup(grouped, append).windowed_by(ms.TumblingWindows(5, grace=1))
