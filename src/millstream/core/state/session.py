@@ -11,9 +11,10 @@ time is the largest session end put.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, overload
 
 from millstream.core.model.errors import StoreError
+from millstream.core.model.record import K, V
 from millstream.core.model.windowed import Windowed
 from millstream.core.ports import ByteStores
 from millstream.core.state.contract import Drained, Memory, Surroundings
@@ -22,9 +23,6 @@ from millstream.core.state.objects import Objects
 from millstream.core.state.session_layouts import SessionLayout, SessionsByKey, SessionsByTime
 from millstream.core.state.slices import Slices
 from millstream.core.topology.stores import SessionSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class SessionStore(Generic[K, V]):

@@ -15,8 +15,9 @@ that time. The store's time is the largest timestamp put.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
+from millstream.core.model.record import K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import VersionedRecord
 from millstream.core.ports import ByteStores
@@ -27,9 +28,6 @@ from millstream.core.state.objects import Objects
 from millstream.core.state.slices import Slices
 from millstream.core.state.values import Values
 from millstream.core.topology.stores import LATEST, VersionedSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class _Version(NamedTuple):

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, overload
 
+from millstream.core.model.record import K, V
 from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.ports import ByteStores
 from millstream.core.state.contract import Drained, Memory, Surroundings
@@ -23,9 +24,6 @@ from millstream.core.state.layouts import ByKey, ByTime, WindowLayout
 from millstream.core.state.objects import Objects
 from millstream.core.state.slices import Slices
 from millstream.core.topology.stores import WindowSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 Share = tuple[Callable[[bytes], bytes], Overlay]
 """Access to the windows with one start: a function that maps serialised keys to entry keys, and the rows."""
