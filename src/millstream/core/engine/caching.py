@@ -292,7 +292,8 @@ class Cache:
         """Hold a batch of columns. If it is too large, forward its first rows early."""
         assert self.columns is not None
         values, early = columns.values.objects(), None
-        mean = self._mean_size(values)
+        sampled = values[::_SAMPLED]
+        mean = _OVERHEAD + sum(map(self._size_of, sampled)) // len(sampled)
         if len(values) * mean > self._most:
             self.size = len(values) * mean
             self._at_most()
@@ -324,10 +325,6 @@ class Cache:
     def _measure(self, row_key: _RowKey, value: Any) -> None:
         key = row_key if isinstance(row_key, bytes) else row_key[0]
         self._row_size = _OVERHEAD + len(key) + self._size_of(value)
-
-    def _mean_size(self, values: list[Any]) -> int:
-        sampled = values[::_SAMPLED]
-        return _OVERHEAD + sum(map(self._size_of, sampled)) // len(sampled)
 
     def _size_of(self, value: Any) -> int:
         if value is not None:
