@@ -129,7 +129,7 @@ def _columns(changes: Sequence[StoreChange]) -> Iterator[pa.Array]:
 
 
 def _segment(keys: _Pieces, values: _Pieces, start: int, end: int) -> bytes:
-    parts = [
+    parts: list[bytes | memoryview] = [
         _HEAD.pack(0, _FORMAT, end - start)[4:],
         *(pieces.lengths(start, end) for pieces in (keys, values)),
         *(pieces.between(start, end) for pieces in (keys, values)),

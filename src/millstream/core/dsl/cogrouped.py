@@ -72,7 +72,9 @@ class _Cogroup(WithPythonNames, Generic[K, A]):
     ) -> str:
         """Add the aggregations and their table, and return the node of the table."""
         graph = self._graph
-        first = self._first_unnamed()
+        # The repartition of this input is named after the store. Repartitions of other inputs also have a number.
+        unnamed = (number for number, each in enumerate(self._inputs) if each.unnamed)
+        first = next(unnamed, 0) if graph.names.numbered else 0
         sources = [
             each.grouping.source(
                 store.name if number == first else graph.names.part(store.name, f"-{number}")
@@ -97,12 +99,6 @@ class _Cogroup(WithPythonNames, Generic[K, A]):
             graph.begin(node, each.grouping.path)
             graph.pass_late(node, (self._key, each.grouping.value), late)
         return last
-
-    def _first_unnamed(self) -> int:
-        """Return the input whose repartition is named after the store. Repartitions of other inputs also have a number."""
-        if not self._graph.names.numbered:
-            return 0
-        return next((number for number, each in enumerate(self._inputs) if each.unnamed), 0)
 
 
 @checked_methods
