@@ -28,6 +28,10 @@ class ThreadStatus:
     ended: int
 
 
+def thread_status(figures: ThreadFigures) -> ThreadStatus:
+    return ThreadStatus(len(figures.executed), figures.executed, figures.ended)
+
+
 def thread_metrics(figures: Collection[ThreadFigures]) -> dict[str, int]:
     """Return the metrics summed over all tasks; empty if every task has one thread."""
     if not figures:

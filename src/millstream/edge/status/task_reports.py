@@ -22,7 +22,7 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor import measures
 from millstream.drivers.spark.executor.restore_progress import RestoreProgress
 from millstream.edge.application.draining import Left
-from millstream.edge.status.application_status import Status, ThreadStatus, thread_metrics
+from millstream.edge.status.application_status import Status, thread_metrics, thread_status
 from millstream.edge.status.async_status import (
     HotKeyStatuses,
     call_metrics,
@@ -313,10 +313,7 @@ class TaskReports:
                     for task, r in sorted(self.tasks.items())
                     if r.calls is not None
                 },
-                threads={
-                    task: ThreadStatus(len(r.executed), r.executed, r.ended)
-                    for task, r in sorted(self.threads.items())
-                },
+                threads={task: thread_status(r) for task, r in sorted(self.threads.items())},
                 batch_s=self._batch_s,
                 placed=dict(sorted(self._executors.items())),
                 ranges=range_status(self.plan, self.tasks, self._work, ends, shown) if self.plan else {},
