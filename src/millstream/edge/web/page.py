@@ -62,7 +62,6 @@ def guard_of(token: str) -> Guard:
 def page_routes(
     application: Shown, viewer: Viewer, plan: Callable[[], Plan], policies: ErrorPolicies
 ) -> Mapping[tuple[str, str], Route]:
-    """Return the routes of the page."""
     return {
         **{("GET", path): _file(*file) for path, file in _FILES.items()},
         ("GET", f"{_API}state"): lambda request: _state(viewer),
