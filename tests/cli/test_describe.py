@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import millstream as ms
 from millstream.edge.cli import main
-from millstream.edge.cli.commands import app
-from millstream.edge.cli.describe_command import DescribeFormat, described
+from millstream.edge.cli.commands import DescribeFormat, app, described
 from millstream.edge.cli.program_targets import TargetError, application_of, topology_of
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millstream.core.ports import StoreChange, Version
 from millstream.core.state.segments import compaction
-from millstream.core.state.segments import segment as codec
 from millstream.core.state.segments.compaction import are_few, due_before_appending, due_for_compaction
 from millstream.core.state.segments.key_groups import WHOLE_STORE, bits_of, key_group, lower_group
 from millstream.core.state.segments.log import (
@@ -36,6 +35,7 @@ from millstream.core.state.segments.log import (
     moved_down,
     without_stores,
 )
+from millstream.drivers import segments as codec
 
 from .engines import Visits, neighbours
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.model.errors import StoreError
-from millstream.core.state.segments.segment import decode, encode
+from millstream.drivers.segments import decode, encode
 
 CHANGES = st.dictionaries(st.binary(max_size=6), st.none() | st.binary(max_size=10), max_size=20)
 

@@ -18,8 +18,8 @@ from millstream.core.ports import StoreChange
 from millstream.core.state.division.entry_keys import EntryKeys
 from millstream.core.state.division.shares import Division
 from millstream.core.state.segments import compaction
-from millstream.core.state.segments import segment as codec
 from millstream.core.state.segments.log import Manifest, catch_up, decode_manifest
+from millstream.drivers import segments as codec
 from millstream.drivers.spark.driver.state_division import DividedTask, SharesOfTask
 from millstream.drivers.spark.executor.statelog import StateLog, unpacked
 from millstream.drivers.spark.share_files import ShareWriter, read_share

@@ -23,7 +23,7 @@ Changes = Mapping[str, Sequence[StoreChange]]
 
 
 Segments = Mapping[str, Sequence[bytes]]
-"""The changes of a micro-batch by byte store, encoded as segments (``millstream.core.state.segments.segment``) with different keys."""
+"""The changes of a micro-batch by byte store, encoded as segments (``millstream.drivers.segments``) with different keys."""
 
 
 class ParkedChanges(NamedTuple):

@@ -66,7 +66,7 @@ class ClassArchive:
         self._directory = cache_directory() / "classes"
         self.file = self._directory / f"{program}-{_key(java, jars)}.jsa"
         self._notes: Path | None = None
-        self._wanted = _is_wanted(java)
+        self._wanted = os.environ.get(_SWITCH, "").lower() not in _OFF and _release(java) is not None
 
     def options(self, *, note: bool = False) -> list[str]:
         """Return JVM options that use the archive. If there is none and ``note`` is set, they record classes for :meth:`make` instead."""
@@ -75,7 +75,10 @@ class ClassArchive:
         try:
             size = self.file.stat().st_size if is_private(self._directory) else 0
         except OSError:
-            return self._noting() if note else []
+            if not note:
+                return []
+            self._notes = process_directory() / f"{self.file.stem}.{id(self)}.classes"
+            return [f"-XX:DumpLoadedClassList={self._notes}"]
         if size == 0:
             return []
         with suppress(OSError):
@@ -99,10 +102,6 @@ class ClassArchive:
                 with lock:
                     if not self.file.exists():
                         self._begin(notes, class_path, lock.fileno())
-
-    def _noting(self) -> list[str]:
-        self._notes = process_directory() / f"{self.file.stem}.{id(self)}.classes"
-        return [f"-XX:DumpLoadedClassList={self._notes}"]
 
     def _begin(self, notes: Path, class_path: str, lock: int) -> None:
         self._remove_old()
@@ -128,10 +127,6 @@ class ClassArchive:
         used = sorted(self._directory.glob(f"{self._program}-*.jsa"), key=lambda file: -file.stat().st_mtime)
         for old in used[_KEPT - 1 :]:
             old.unlink(missing_ok=True)
-
-
-def _is_wanted(java: str) -> bool:
-    return os.environ.get(_SWITCH, "").lower() not in _OFF and _release(java) is not None
 
 
 @cache

@@ -3,32 +3,39 @@
 Besides the engine's own files, it contains:
 
 * ``parked-<number>-<token>``: the changes of a micro-batch that is not yet known to be committed. Several are kept. A copy that is
-  some versions behind applies them in order instead of reading the log.
+  some versions behind applies them in order instead of reading the log. They are the segments that the log receives, before
+  compression. Format, little endian:
+
+      length of the head (4) | head | segments of the byte stores
+
+  The head is also a segment, with one entry: JSON with the names of the byte stores, the lengths of their segments, and the dropped
+  byte stores. Every part therefore has a checksum, which reveals a truncated or overwritten file.
 * ``boot-id``: the id of the operating system's boot. Nothing here is synced to disk, so a copy from another boot is discarded: the
   system may have crashed.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
 from millstream.core.ports import RESTORING, ParkedChanges, Segments, StoreChange, Version
-from millstream.core.state.segments import parked
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.segment_columns import columns_of, newest
+from millstream.drivers.segments import columns_of, decode, encode, newest
 
 log = logging.getLogger("millstream.state")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_MARK: Final = "boot-id"
+_HEAD: Final = b"segments"
 _KEY, _VALUE = itemgetter(0), itemgetter(1)
 
 MISSING: Final = "the local copy is missing"
@@ -82,7 +89,7 @@ class CopyDirectory:
         partial = target.with_suffix(f".{os.getpid()}.partial")
         try:
             with partial.open("wb") as file:
-                file.writelines(parked.encode(changes, dropped))
+                file.writelines(parked_bytes(changes, dropped))
             partial.replace(target)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -161,18 +168,30 @@ class DirectoryCopy:
         return self.directory.parked(version)
 
 
+def parked_bytes(changes: Segments, dropped: Collection[str]) -> Iterable[bytes]:
+    """Return the content of a file of parked changes, in parts."""
+    sizes = [[store, [len(part) for part in parts]] for store, parts in changes.items()]
+    head = encode([(_HEAD, json.dumps({"stores": sizes, "dropped": sorted(dropped)}).encode())])
+    return chain((len(head).to_bytes(4, "little"), head), *changes.values())
+
+
 def changes_of(data: bytes) -> ParkedChanges:
     """Return the changes in a file of parked changes, in key order.
 
     Raises:
         StoreError: If the file is damaged.
     """
-    stores, dropped = parked.decode(data)
-    changes = {}
-    for store, segments in stores.items():
-        runs = [columns_of(part, f"parked changes of store {store!r}") for part in segments]
+    start = 4 + int.from_bytes(data[:4], "little")
+    head = decode(data[4:start], "parked changes")
+    if len(head) != 1 or head[0][0] != _HEAD or head[0][1] is None:
+        raise StoreError("parked changes have no head")
+    header, changes = json.loads(head[0][1]), {}
+    for store, sizes in header["stores"]:
+        ends = list(accumulate(sizes, initial=start))
+        parts, start = [data[first:last] for first, last in pairwise(ends)], ends[-1]
+        runs = [columns_of(part, f"parked changes of store {store!r}") for part in parts]
         changes[store] = list(chain.from_iterable(newest(runs)))
-    return ParkedChanges(changes, dropped)
+    return ParkedChanges(changes, header["dropped"])
 
 
 def in_parts(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import MillstreamError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import Headers, Record, Records
+from millstream.core.model.record import Headers, K, Record, Records, V
 from millstream.core.model.serdes import Serde, serialize_for_topic
 from millstream.core.model.serdes import bytes as bytes_serde
 from millstream.core.topology.nodes import Sink
@@ -18,9 +18,6 @@ from millstream.testing._driver_arguments import check_serdes, checked_headers, 
 from millstream.testing._runner import DriverRunner
 from millstream.testing._topics import TopicLogs
 from millstream.testing.input_and_output_topics import InputTopic, NewRecord, OutputTopic, Serdes
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class DriverTopics:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias
 
 from millstream.core.model.durations import Duration, millis, since_epoch_ms
-from millstream.core.model.record import Headers, Record
+from millstream.core.model.record import Headers, K, Record, V
 from millstream.core.model.serdes import Serde
 from millstream.testing._tasks import Sent
-
-K = TypeVar("K")
-V = TypeVar("V")
-
 
 Serdes: TypeAlias = tuple[Serde[Any] | None, Serde[Any] | None]
 """Serdes of keys and values; None uses the serde of the source."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from millstream.core.ports import Changes, LocalCopy, Segments, StoreChange, Version
-from millstream.drivers.segment_columns import segments_of
+from millstream.drivers.segments import segments_of
 
 
 def segments_by_store(changes: Changes) -> Segments:

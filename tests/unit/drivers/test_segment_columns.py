@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import StoreChange
-from millstream.core.state.segments import segment
 from millstream.core.state.segments.compaction import LARGEST_BYTES
 from millstream.core.state.segments.key_groups import KEY_GROUPS, WHOLE_STORE, key_group, lower_group
-from millstream.drivers.segment_columns import (
+from millstream.drivers.segments import (
     bounds_of,
     by_lower_group,
     columns_of,
     divided_at,
+    encode,
     merged,
     newest,
     segment_of,
@@ -27,7 +27,7 @@ NEW: list[StoreChange] = [(b"a", None), (b"b", b"3"), (b"bb", b""), (b"c" * 600,
 
 
 def run_of(changes: list[StoreChange]) -> object:
-    return columns_of(segment.encode(changes), "here")
+    return columns_of(encode(changes), "here")
 
 
 def listed(*runs: object) -> list[StoreChange]:
@@ -49,17 +49,17 @@ def test_is_divided_by_number_into_segments_as_they_are_encoded_one_by_one(
     ordered: list[StoreChange] = sorted(changes.items())
     numbers = data.draw(st.lists(st.integers(0, 5), min_size=len(ordered), max_size=len(ordered)))
     wanted = {
-        number: segment.encode([change for change, own in zip(ordered, numbers) if own == number])
+        number: encode([change for change, own in zip(ordered, numbers) if own == number])
         for number in sorted(set(numbers))
     }
-    parts = by_number(columns_of(segment.encode(ordered), "here"), np.array(numbers, np.int64), 6)
+    parts = by_number(columns_of(encode(ordered), "here"), np.array(numbers, np.int64), 6)
     assert {number: segment_of(part) for number, part in enumerate(parts) if len(part)} == wanted
 
 
 @given(changes=CHANGES)
 def test_few_changes_become_one_segment(changes: dict[bytes, bytes | None]) -> None:
     items: list[StoreChange] = list(changes.items())
-    wanted = [(WHOLE_STORE, len(items), segment.encode(items))] if items else []
+    wanted = [(WHOLE_STORE, len(items), encode(items))] if items else []
     assert list(segments_of(items)) == wanted
 
 
@@ -72,7 +72,7 @@ def test_of_many_changes_each_key_group_becomes_the_segment_of_its_own(
         number: [item for item in items if key_group(item[0]) == number] for number in range(KEY_GROUPS)
     }
     assert [(number, count, data) for number, count, data in segments_of(items)] == [
-        (number, len(part), segment.encode(part)) for number, part in wanted.items() if part
+        (number, len(part), encode(part)) for number, part in wanted.items() if part
     ]
 
 
@@ -102,7 +102,7 @@ def test_merging_is_updating(batches: list[dict[bytes, bytes | None]]) -> None:
     for batch in batches:
         model.update(batch)
     runs = [run_of(list(batch.items())) for batch in batches]
-    assert segment_of(merged(list(runs))) == segment.encode(list(model.items()))
+    assert segment_of(merged(list(runs))) == encode(list(model.items()))
     assert listed(*runs) == sorted(model.items())
 
 
@@ -146,7 +146,7 @@ def test_is_divided_at_the_bounds() -> None:
 
 
 def test_a_damaged_segment_is_found() -> None:
-    data = bytearray(segment.encode(OLD))
+    data = bytearray(encode(OLD))
     data[-1] ^= 1
     with pytest.raises(StoreError, match=r"segment 7 of .* bytes does not match its checksum"):
         columns_of(bytes(data), "segment 7")

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from inspect import isawaitable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from millstream.core.asynchronous.call import lacks_parentheses
 from millstream.core.model.calls import Answer
 from millstream.core.model.errors import ProcessingError
-from millstream.core.model.record import Headers, Record, RecordMetadata
-
-K = TypeVar("K")
-V = TypeVar("V")
+from millstream.core.model.record import Headers, K, Record, RecordMetadata, V
 
 Effects = tuple[tuple[str, str | None, tuple[Any, ...]], ...]
 """``("put", store, (key, value))`` and ``("forward", child or None, (key, value, timestamp, headers))``, in order."""

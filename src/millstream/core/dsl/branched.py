@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from millstream.core.dsl.handle import StreamHandle, WithPythonNames
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
+from millstream.core.model.record import K, V
 from millstream.core.topology import nodes
 
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @checked_methods

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from millstream.core.dsl.global_table import GlobalKTable
 from millstream.core.dsl.graph import Graph, Handles
@@ -15,6 +15,7 @@ from millstream.core.dsl.operators.read_options import GlobalTableReading, Strea
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
+from millstream.core.model.record import K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.global_nodes import GlobalSource, GlobalTable
 from millstream.core.topology.nodes import (
@@ -26,9 +27,6 @@ from millstream.core.topology.nodes import (
 from millstream.core.topology.processor import Wrap
 from millstream.core.topology.stores import StoreLike, StoreOptions, StoreSpec
 from millstream.core.topology.topology import Topology
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @checked_methods

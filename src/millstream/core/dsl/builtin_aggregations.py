@@ -10,6 +10,7 @@ from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.dsl.operators.aggregation import MEAN, GroupedAggregation, Grouping, folding, reducing
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
+from millstream.core.model.record import V
 from millstream.core.topology.folds import Fold
 from millstream.core.topology.stores import StoreLike
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from millstream.core.dsl.forward import KTable
 
 R = TypeVar("R")
-V = TypeVar("V")
 
 
 @checked_methods

@@ -18,6 +18,7 @@ from millstream.core.dsl.operators.store_specs import (
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
+from millstream.core.model.record import K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed
 from millstream.core.model.windows import SessionWindows, SlidingWindows, TimeWindows, on_window_update
@@ -33,8 +34,6 @@ from millstream.core.topology.window_nodes import (
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KGroupedStream, KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
 A = TypeVar("A")
 W = TypeVar("W", bound=AnyTimeWindows | SessionWindows)
 
@@ -73,7 +72,9 @@ class _Cogroup(WithPythonNames, Generic[K, A]):
     ) -> str:
         """Add the aggregations and their table, and return the node of the table."""
         graph = self._graph
-        first = self._first_unnamed()
+        # The repartition of this input is named after the store. Repartitions of other inputs also have a number.
+        unnamed = (number for number, each in enumerate(self._inputs) if each.unnamed)
+        first = next(unnamed, 0) if graph.names.numbered else 0
         sources = [
             each.grouping.source(
                 store.name if number == first else graph.names.part(store.name, f"-{number}")
@@ -98,12 +99,6 @@ class _Cogroup(WithPythonNames, Generic[K, A]):
             graph.begin(node, each.grouping.path)
             graph.pass_late(node, (self._key, each.grouping.value), late)
         return last
-
-    def _first_unnamed(self) -> int:
-        """Return the input whose repartition is named after the store. Repartitions of other inputs also have a number."""
-        if not self._graph.names.numbered:
-            return 0
-        return next((number for number, each in enumerate(self._inputs) if each.unnamed), 0)
 
 
 @checked_methods

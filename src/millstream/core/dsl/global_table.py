@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic
 
 from millstream.core.dsl.graph import Graph
 from millstream.core.dsl.handle import WithPythonNames
 from millstream.core.model.arguments import checked_methods
+from millstream.core.model.record import K, V
 from millstream.core.topology.stores import StoreSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @checked_methods

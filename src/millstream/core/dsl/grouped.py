@@ -11,6 +11,7 @@ from millstream.core.dsl.operators.aggregation import GroupedAggregation, Groupi
 from millstream.core.dsl.windowed_streams import SessionWindowedKStream, TimeWindowedKStream
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
+from millstream.core.model.record import K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windows import (
     EmitStrategy,
@@ -26,8 +27,6 @@ from millstream.core.topology.stores import StoreLike
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream, KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
 A = TypeVar("A")
 
 

@@ -6,13 +6,11 @@ The public handles derive from these bases. A handle knows the graph, but not th
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn
 
 from millstream.core.dsl.graph import Graph
+from millstream.core.model.record import K, V
 from millstream.core.model.serdes import Serde
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class WithPythonNames:

@@ -15,16 +15,13 @@ from millstream.core.dsl.operators.foreign_key_joins import (
 from millstream.core.dsl.operators.joining import JoinFunction
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
+from millstream.core.model.record import K2, V2, K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
-K2 = TypeVar("K2")
-V2 = TypeVar("V2")
 R = TypeVar("R")
 
 NullForeignKey: TypeAlias = Literal["deletes", "ignored"]

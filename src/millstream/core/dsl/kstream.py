@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from millstream.core.dsl.branched import BranchedKStream
 from millstream.core.dsl.grouped import KGroupedStream
@@ -13,6 +13,7 @@ from millstream.core.dsl.operators.printing import Printing
 from millstream.core.dsl.processing import ProcessableStream
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.errors import TopologyError
+from millstream.core.model.record import K2, V2, K, V
 from millstream.core.model.serdes import Serde, window_bytes
 from millstream.core.topology import nodes
 from millstream.core.topology.nodes import Sink, StreamPartitioner, TopicNameExtractor
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from millstream.core.dsl.forward import KTable
-
-K = TypeVar("K")
-V = TypeVar("V")
-K2 = TypeVar("K2")
-V2 = TypeVar("V2")
 
 
 @checked_methods

@@ -20,6 +20,7 @@ from millstream.core.dsl.operators.aggregation import (
 from millstream.core.dsl.operators.suppressing import suppress
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
+from millstream.core.model.record import K2, V2, K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.model.suppressed import Suppressed
 from millstream.core.topology import nodes
@@ -31,10 +32,6 @@ from millstream.core.topology.stores import StoreLike, StoreOptions
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream
 
-K = TypeVar("K")
-V = TypeVar("V")
-K2 = TypeVar("K2")
-V2 = TypeVar("V2")
 A = TypeVar("A")
 
 

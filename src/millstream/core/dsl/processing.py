@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack, overload
 
 from millstream.core.asynchronous.effects import CallContext
 from millstream.core.dsl.handle import StreamHandle
@@ -12,7 +12,7 @@ from millstream.core.dsl.operators.async_operators import AsyncFunction
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calls import Answer, CallOptions, Calls
 from millstream.core.model.durations import Duration
-from millstream.core.model.record import Record
+from millstream.core.model.record import V2, K, Record, V
 from millstream.core.topology.async_nodes import MAX_UNACKNOWLEDGED, Completion
 from millstream.core.topology.checks import checked_supplier
 from millstream.core.topology.nodes import Process
@@ -22,9 +22,6 @@ from millstream.core.topology.stores import StoreLike
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream
 
-K = TypeVar("K")
-V = TypeVar("V")
-V2 = TypeVar("V2")
 
 _KINDS: Final[dict[type[Process], tuple[str, str]]] = {
     Process: ("KSTREAM-PROCESSOR", "process"),

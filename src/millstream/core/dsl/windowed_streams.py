@@ -20,6 +20,7 @@ from millstream.core.dsl.operators.store_specs import (
 from millstream.core.model import serdes
 from millstream.core.model.arguments import checked_methods
 from millstream.core.model.calendars import Windows
+from millstream.core.model.record import K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import Windowed
 from millstream.core.model.windows import EmitStrategy, SessionWindows, SlidingWindows
@@ -36,8 +37,6 @@ from millstream.core.topology.window_nodes import (
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream, KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
 A = TypeVar("A")
 W = TypeVar("W", bound=AnyTimeWindows | SessionWindows)
 

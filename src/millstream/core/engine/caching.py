@@ -39,7 +39,7 @@ from millstream.core.topology.nodes import Node
 from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
 
 if TYPE_CHECKING:
-    from millstream.core.engine.columns import Column, Columns
+    from millstream.core.engine.columns import Column, Columns, ColumnsCall
     from millstream.core.topology.plan import SubTopology
 
 DEFAULT_CACHE_BYTES: Final = 10 << 20
@@ -203,13 +203,13 @@ class Cache:
             self._merged += count - len(newest)
             columns = columns.only(_marked(newest.values(), count))
         if self.waits:
-            self._unfold()
+            self._release_block(self._put_each)
             self._put_each(columns)
         elif count:
             self._hold(columns)
 
     def entries(self) -> Iterable[_Entry]:
-        self._unfold()
+        self._release_block(self._put_each)
         return self._rows.values()
 
     def forward(self, entry: _Entry) -> None:
@@ -229,12 +229,16 @@ class Cache:
         """Forward a waiting batch of columns. Return False if there is none."""
         if self._block is None or self.columns is None:
             return False
-        (columns, pieces, number), self._block, self.size = self._block, None, 0
-        with _forwarding(self._runtime, self._order):
-            self._runtime.take(pieces)
-            self._order.forwarded = number
-            self.columns(columns)
+        self._release_block(self.columns)
         return True
+
+    def _release_block(self, then: ColumnsCall) -> None:
+        if self._block is not None:
+            (columns, pieces, number), self._block, self.size = self._block, None, 0
+            with _forwarding(self._runtime, self._order):
+                self._runtime.take(pieces)
+                self._order.forwarded = number
+                then(columns)
 
     def take_merged(self) -> int:
         merged, self._merged = self._merged, 0
@@ -246,7 +250,7 @@ class Cache:
 
         def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if self._block is not None:
-                self._unfold()
+                self._release_block(self._put_each)
             row_key = row_key_of(key)
             number, before = number_of(), known(row_key)
             if before is None:
@@ -292,7 +296,8 @@ class Cache:
         """Hold a batch of columns. If it is too large, forward its first rows early."""
         assert self.columns is not None
         values, early = columns.values.objects(), None
-        mean = self._mean_size(values)
+        sampled = values[::_SAMPLED]
+        mean = _OVERHEAD + sum(map(self._size_of, sampled)) // len(sampled)
         if len(values) * mean > self._most:
             self.size = len(values) * mean
             self._at_most()
@@ -302,15 +307,6 @@ class Cache:
         self._block = columns, self._runtime.pieces, self._order.next_number()
         if early is not None:
             self.columns(early)
-
-    def _unfold(self) -> None:
-        """Convert a waiting batch of columns to single rows."""
-        if self._block is not None:
-            (columns, pieces, number), self._block, self.size = self._block, None, 0
-            with _forwarding(self._runtime, self._order):
-                self._runtime.take(pieces)
-                self._order.forwarded = number
-                self._put_each(columns)
 
     def _forward_early(self) -> None:
         self._at_most()
@@ -324,10 +320,6 @@ class Cache:
     def _measure(self, row_key: _RowKey, value: Any) -> None:
         key = row_key if isinstance(row_key, bytes) else row_key[0]
         self._row_size = _OVERHEAD + len(key) + self._size_of(value)
-
-    def _mean_size(self, values: list[Any]) -> int:
-        sampled = values[::_SAMPLED]
-        return _OVERHEAD + sum(map(self._size_of, sampled)) // len(sampled)
 
     def _size_of(self, value: Any) -> int:
         if value is not None:

@@ -79,13 +79,10 @@ class IdleClock:
         elif "input" in memory:
             last, base = memory["input"]
             if now_ms - last >= self._idle:
-                self._close_up_to(base + now_ms - last)
+                # One closing time after the other, so that the operator's time ends at the last of them.
+                while (close_time := self._next_close()) <= base + now_ms - last:
+                    self._close(close_time)
         self.wake_at_ms = None if waits else self._wake_at()
-
-    def _close_up_to(self, time: int) -> None:
-        """Close at one closing time after the other, so that the operator's time ends at the last of them."""
-        while (close_time := self._next_close()) <= time:
-            self._close(close_time)
 
     def _wake_at(self) -> int | None:
         close_time = self._next_close()

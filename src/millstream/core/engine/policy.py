@@ -207,7 +207,8 @@ class ErrorPolicies:
     @property
     def topics(self) -> frozenset[str]:
         """The dead-letter topics of the policies. Handlers may choose others."""
-        named = {policy.text for policy in self._all_policies() if isinstance(policy, DeadLetter)}
+        policies = map(_last_resort, (*(self.of(stage) for stage in STAGES), *self.operators.values()))
+        named = {policy.text for policy in policies if isinstance(policy, DeadLetter)}
         return frozenset(named if self.dead_letter_topic is None else {*named, self.dead_letter_topic})
 
     def without_dead_letters(self) -> ErrorPolicies:
@@ -233,9 +234,6 @@ class ErrorPolicies:
                     f"an error policy names node {node!r}, which the topology does not have; give the operator this name with name=... "
                     f"The nodes are: {names}"
                 )
-
-    def _all_policies(self) -> list[Policy]:
-        return list(map(_last_resort, (*(self.of(stage) for stage in STAGES), *self.operators.values())))
 
 
 def _last_resort(policy: Policy) -> Policy:

@@ -298,7 +298,8 @@ class Reading:
                 read(source.value, value, partition.topic, "value", headers),
                 headers,
             )
-            advice = _timestamp_advice(source)
+            extract = "Set timestamp=... on the source to extract one"
+            advice = extract if source.timestamp is None else "Correct or replace the timestamp extractor"
             record = self._with_timestamp(source, record, partition_time)
         except Exception as error:
             cause = MillstreamError(error.message) if isinstance(error, DeserializationError) else error
@@ -323,12 +324,6 @@ class Reading:
                 f"the timestamp extractor returned {extracted!r} instead of an int of ms below 2**63"
             )
         return record._replace(timestamp=extracted)
-
-
-def _timestamp_advice(source: Source) -> str:
-    if source.timestamp is None:
-        return "Set timestamp=... on the source to extract one"
-    return "Correct or replace the timestamp extractor"
 
 
 def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:

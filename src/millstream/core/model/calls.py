@@ -242,12 +242,12 @@ class Calls:
                 raise TopologyError(
                     f"{name} must be created with ms.{kind.__name__}(...), as in {name}={call}, not {option!r}"
                 )
-        if not _is_policy(self.on_failure):
+        if isinstance(self.on_failure, DeadLetter) and self.on_failure.text != "":
+            checked_name(self.on_failure.text, "topic")
+        elif self.on_failure not in ("fail", "skip"):
             raise TopologyError(
                 f"on_failure must be 'fail', 'skip' or ms.dead_letter('topic'), not {self.on_failure!r}"
             )
-        if isinstance(self.on_failure, DeadLetter):
-            checked_name(self.on_failure.text, "topic")
         self._check_pairs()
         self._check_endpoint()
 
@@ -297,10 +297,6 @@ _CHANCES: Final = 1 << 64
 def _chance(seed: str) -> float:
     """Return a pseudo-random number from 0 to 1 that depends only on the seed."""
     return int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "big") / _CHANCES
-
-
-def _is_policy(on_failure: object) -> bool:
-    return on_failure in ("fail", "skip") or (isinstance(on_failure, DeadLetter) and on_failure.text != "")
 
 
 def _at_least_one(what: str, count: int) -> None:

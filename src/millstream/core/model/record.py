@@ -22,9 +22,6 @@ V2 = TypeVar("V2")
 Headers = tuple[tuple[str, bytes | None], ...]
 """Headers in order; a name may occur more than once, and a value may be None."""
 
-NO_TIMESTAMP = -1
-"""Timestamp of a record that has none, as on the broker."""
-
 
 class Record(Generic[K, V]):
     """A record as processors see it: immutable key, value, timestamp and headers.

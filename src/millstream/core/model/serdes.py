@@ -348,16 +348,11 @@ def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]
     return Serde(f"time_windowed({key.name})", parts.write, parts.read, key.immutable)
 
 
-def writes_windows_of(serde: Serde[Any], key: Serde[Any]) -> bool:
-    """Return whether a serde is for keys in windows of a fixed size, based on the given serde of keys."""
+def writes_windows_of(serde: Serde[Any], key: Serde[Any], *, sessions: bool = False) -> bool:
+    """Return whether a serde is for keys in windows of a fixed size, or in sessions, based on the given serde of keys."""
     parts = getattr(serde.serialize, "__self__", None)
-    return isinstance(parts, _formats.TimeWindowedFormat) and parts.to_bytes == key.serialize
-
-
-def writes_sessions_of(serde: Serde[Any], key: Serde[Any]) -> bool:
-    """Return whether a serde is for keys in sessions, based on the given serde of keys."""
-    parts = getattr(serde.serialize, "__self__", None)
-    return isinstance(parts, _formats.SessionWindowedFormat) and parts.to_bytes == key.serialize
+    windowed: Any = _formats.SessionWindowedFormat if sessions else _formats.TimeWindowedFormat
+    return isinstance(parts, windowed) and bool(parts.to_bytes == key.serialize)
 
 
 def window_bytes(serde: Serde[Any]) -> int:

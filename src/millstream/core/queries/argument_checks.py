@@ -29,8 +29,9 @@ def checked(question: Question, spec: StoreSpec) -> Method:
         _check_number(question, method)
     if method.scope != "key":
         _check_bounds(question, spec, method, arguments)
-    if method.times:
-        _check_times(question, method.times, arguments[keys:])
+    for name, time in zip(method.times, arguments[keys:], strict=False):
+        if type(time) is not int:
+            raise unexpected(question, name, TIME, time)
     if question.limit is not None:
         _check_whole(question, "limit", question.limit, 1)
     if question.max_lag is not None:
@@ -81,12 +82,6 @@ def _check_bounds(question: Question, spec: StoreSpec, method: Method, arguments
         unbounded = key is None and method.unbounded
         if not unbounded and not (name == "prefix" and isinstance(key, bytes)):
             key_of(question, spec, name, position)
-
-
-def _check_times(question: Question, names: tuple[str, ...], times: tuple[Any, ...]) -> None:
-    for name, time in zip(names, times, strict=False):
-        if type(time) is not int:
-            raise unexpected(question, name, TIME, time)
 
 
 def _check_whole(question: Question, name: str, number: Any, least: int) -> None:

@@ -54,7 +54,7 @@ def from_records(spec: StoreSpec, records: Records) -> dict[str, list[StoreChang
     for key, value in zip(_null_as_empty(records.keys), records.values):
         end = 1 + key[0]
         suffix = key[1:end].decode()
-        name = slice_name_of(spec.name, suffix)
+        name = f"{spec.name}/{suffix}" if suffix else spec.name
         changes_of.setdefault(name, []).append((key[end:], value))
     return changes_of
 
@@ -67,11 +67,6 @@ def is_live(spec: StoreSpec, byte_store: str, memory: Mapping[str, Any]) -> bool
     return not suffix.isdigit() or any(
         slice_name(spec.name, start) == byte_store for start, _ in memory["slices"]
     )
-
-
-def slice_name_of(store: str, suffix: str) -> str:
-    """Return the name of a byte store: the name of the store followed by the suffix, which may be empty."""
-    return f"{store}/{suffix}" if suffix else store
 
 
 def _is_plain(spec: StoreSpec) -> bool:

@@ -20,16 +20,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol
 
+from millstream.core.model.record import K, V
 from millstream.core.ports import ByteReader, StoreChange
 from millstream.core.state.contract import Drained, Memory
 from millstream.core.state.objects import Objects
 from millstream.core.state.values import Values
 from millstream.core.topology.stores import StoreSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 _FEW: Final = 32
 

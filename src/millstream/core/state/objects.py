@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from millstream.core.model.errors import MillstreamError, SerdeError, StoreError
-from millstream.core.model.record import ValueAndTimestamp
+from millstream.core.model.record import K, V, ValueAndTimestamp
 from millstream.core.state.values import Values
 from millstream.core.topology.stores import StoreSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 _value_and_timestamp: Any = tuple.__new__
 """Creates a named tuple from its fields, in a third of the time of its class."""

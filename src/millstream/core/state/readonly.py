@@ -8,13 +8,11 @@ Streams: ``AbstractReadOnlyDecorator``).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from millstream.core.model.errors import StoreError
+from millstream.core.model.record import K, V
 from millstream.core.state.keyvalue import KeyValueStore
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class ReadOnlyKeyValueStore(KeyValueStore[K, V]):

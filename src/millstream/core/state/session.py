@@ -11,23 +11,21 @@ time is the largest session end put.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, overload
 
 from millstream.core.model.errors import StoreError
+from millstream.core.model.record import K, V
 from millstream.core.model.windowed import Windowed
 from millstream.core.ports import ByteStores
-from millstream.core.state.contract import Drained, Memory, Surroundings
+from millstream.core.state.contract import Surroundings
 from millstream.core.state.keys import FOREVER, checked_time
 from millstream.core.state.objects import Objects
 from millstream.core.state.session_layouts import SessionLayout, SessionsByKey, SessionsByTime
-from millstream.core.state.slices import Slices
+from millstream.core.state.slices import SlicedStore, Slices
 from millstream.core.topology.stores import SessionSpec
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-
-class SessionStore(Generic[K, V]):
+class SessionStore(SlicedStore, Generic[K, V]):
     """A session store of one task. Owned by the task; not thread-safe.
 
     A session is a ``Windowed``: a key, a start and an end, both inclusive, in int ms since the epoch. Iterators include the writes of the
@@ -37,7 +35,7 @@ class SessionStore(Generic[K, V]):
     Source: ``org.apache.kafka.streams.state.SessionStore``.
     """
 
-    __slots__ = ("_layout", "_objects", "_slices", "_strict", "_task", "name")
+    __slots__ = ("_layout", "_objects", "_strict", "_task", "name")
 
     def __init__(
         self, spec: SessionSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
@@ -153,10 +151,6 @@ class SessionStore(Generic[K, V]):
         """Return whether the slice of the sessions with this end has expired. Until then, :meth:`read` returns them."""
         return self._slices.has_expired(end)
 
-    def gone_at(self, end: int) -> int:
-        """Return the store time at which sessions with this end or a later one begin to be dropped."""
-        return self._slices.gone_at(end)
-
     def write(self, key: bytes, start: int, end: int, entry: Any) -> None:
         """Set the entry of a serialised key's session; None removes it. See :meth:`put`.
 
@@ -174,11 +168,6 @@ class SessionStore(Generic[K, V]):
         """The largest session end put or removed, ms since the epoch."""
         return self._slices.time
 
-    @property
-    def oldest(self) -> int:
-        """The first readable session end, ms since the epoch."""
-        return self._slices.oldest
-
     def write_batch(self, changes: Iterable[tuple[bytes, int, int, Any]], time: int) -> None:
         """Set the entries (serialised key, start, end, entry) of sessions; None removes a session. Sessions that have expired are left out.
 
@@ -191,16 +180,6 @@ class SessionStore(Generic[K, V]):
             slice_ = slices.to_write(end)
             if slice_ is not None:
                 layout.keep(slice_.rows, layout.stored(key, start, end), values.overlay_form(entry))
-
-    def observe(self, time: int) -> None:
-        """Advance the store's time to the end of a session that another key range has written."""
-        self._slices.observe(time)
-
-    def drain(self) -> Drained:
-        return self._slices.drain()
-
-    def memory(self) -> Memory:
-        return self._slices.memory()
 
     def _keep(self, stored: bytes, end: int, kept: Any) -> None:
         slices = self._slices

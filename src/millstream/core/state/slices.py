@@ -155,6 +155,33 @@ class Slices:
         return slice_
 
 
+class SlicedStore:
+    """What stores with slices share. Owned by the task; not thread-safe."""
+
+    __slots__ = ("_slices",)
+
+    _slices: Slices
+
+    @property
+    def oldest(self) -> int:
+        """The first readable time, ms since the epoch: the start of a window, or the end of a session."""
+        return self._slices.oldest
+
+    def gone_at(self, time: int) -> int:
+        """Return the store time at which entries with this time or a later one begin to be dropped."""
+        return self._slices.gone_at(time)
+
+    def observe(self, time: int) -> None:
+        """Advance the store's time to that of an entry that was written, also by another key range."""
+        self._slices.observe(time)
+
+    def drain(self) -> Drained:
+        return self._slices.drain()
+
+    def memory(self) -> Memory:
+        return self._slices.memory()
+
+
 def scan(
     slices: list[Slice], low: bytes | None, high: bytes | None, *, reverse: bool
 ) -> Iterator[tuple[bytes, Any]]:

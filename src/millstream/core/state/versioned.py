@@ -15,21 +15,19 @@ that time. The store's time is the largest timestamp put.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
+from millstream.core.model.record import K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.model.windowed import VersionedRecord
 from millstream.core.ports import ByteStores
-from millstream.core.state.contract import Drained, Memory, Surroundings
+from millstream.core.state.contract import Drained, Surroundings
 from millstream.core.state.keys import FOREVER, checked_time, entries_end, entry_prefix, pack_time, time_at
 from millstream.core.state.keyvalue import Overlay
 from millstream.core.state.objects import Objects
-from millstream.core.state.slices import Slices
+from millstream.core.state.slices import SlicedStore, Slices
 from millstream.core.state.values import Values
 from millstream.core.topology.stores import LATEST, VersionedSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class _Version(NamedTuple):
@@ -40,7 +38,7 @@ class _Version(NamedTuple):
     value: Any
 
 
-class VersionedStore(Generic[K, V]):
+class VersionedStore(SlicedStore, Generic[K, V]):
     """A versioned store of one task. Owned by the task; not thread-safe.
 
     Times are int milliseconds since the epoch.
@@ -48,7 +46,7 @@ class VersionedStore(Generic[K, V]):
     Source: KIP-889; ``org.apache.kafka.streams.state.VersionedKeyValueStore``.
     """
 
-    __slots__ = ("_latest", "_objects", "_slices", "_task", "name")
+    __slots__ = ("_latest", "_objects", "_task", "name")
 
     def __init__(
         self, spec: VersionedSpec, stores: ByteStores, task: Surroundings, memory: Mapping[str, Any]
@@ -125,21 +123,14 @@ class VersionedStore(Generic[K, V]):
             return None
         return VersionedRecord(row.value, row.start, row.end)
 
-    def observe(self, timestamp: int) -> None:
-        """Advance the store's time to the timestamp of a version that was written."""
-        self._slices.observe(timestamp)
-
     def insert(self, key: bytes, value: Any, timestamp: int) -> int | None:
         """Add a version of a serialised key, for the engine; see :meth:`put`."""
         return None if self._left_out(timestamp) else self._insert(key, value, timestamp)
 
     def drain(self) -> Drained:
-        history = self._slices.drain()
+        history = super().drain()
         latest = self._latest.drain()
         return Drained({self.name: latest, **history.changes} if latest else history.changes, history.dropped)
-
-    def memory(self) -> Memory:
-        return self._slices.memory()
 
     def _iterate(self, *, reverse: bool) -> Iterator[tuple[K, VersionedRecord]]:
         entries = self._latest.scan(None, None, reverse=reverse)

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, overload
 
+from millstream.core.model.record import K, V
 from millstream.core.model.windowed import Windowed, window_end
 from millstream.core.ports import ByteStores
-from millstream.core.state.contract import Drained, Memory, Surroundings
+from millstream.core.state.contract import Memory, Surroundings
 from millstream.core.state.keys import FOREVER, checked_time
 from millstream.core.state.keyvalue import Overlay
 from millstream.core.state.layouts import ByKey, ByTime, WindowLayout
 from millstream.core.state.objects import Objects
-from millstream.core.state.slices import Slices
+from millstream.core.state.slices import SlicedStore, Slices
 from millstream.core.topology.stores import WindowSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 Share = tuple[Callable[[bytes], bytes], Overlay]
 """Access to the windows with one start: a function that maps serialised keys to entry keys, and the rows."""
@@ -34,7 +32,7 @@ _NUMBER: Final = struct.Struct(">I")
 _MAX_NUMBER: Final = (1 << 31) - 1
 
 
-class WindowStore(Generic[K, V]):
+class WindowStore(SlicedStore, Generic[K, V]):
     """A window store of one task. Owned by the task; not thread-safe.
 
     Times are int milliseconds since the epoch; time ranges include both ends. Iterators include the writes of the micro-batch up to the
@@ -51,7 +49,6 @@ class WindowStore(Generic[K, V]):
         "_layout",
         "_objects",
         "_size",
-        "_slices",
         "_task",
         "_to_write",
         "_windows",
@@ -163,15 +160,6 @@ class WindowStore(Generic[K, V]):
             self._layout.of_keys(slices, None, None, max(time_from, 0), time_to, reverse=False)
         )
 
-    @property
-    def oldest(self) -> int:
-        """The first readable window start."""
-        return self._slices.oldest
-
-    def gone_at(self, start: int) -> int:
-        """Return the store time at which windows with this start or a later one begin to be dropped."""
-        return self._slices.gone_at(start)
-
     def open_window(self, start: int) -> Share | None:
         """Return access to the windows with a start, for an operator that reads and writes serialised keys.
 
@@ -188,10 +176,6 @@ class WindowStore(Generic[K, V]):
             return None
         return self._layout.in_window(start), rows
 
-    def observe(self, start: int) -> None:
-        """Advance the store's time to the start of a window that was written."""
-        self._slices.observe(start)
-
     def rows_to_write(self, start: int) -> Overlay | None:
         """Return the rows of the windows with a start, or None if their slice has expired. Does not advance the store's time."""
         slice_ = self._to_write(start)
@@ -201,11 +185,8 @@ class WindowStore(Generic[K, V]):
         """Return the entry keys for many serialised keys of the windows with a start."""
         return self._layout.many_stored(keys, start)
 
-    def drain(self) -> Drained:
-        return self._slices.drain()
-
     def memory(self) -> Memory:
-        return {**self._slices.memory(), **({"count": self._count} if self._duplicates else {})}
+        return {**super().memory(), **({"count": self._count} if self._duplicates else {})}
 
     def _clipped(self, time_from: int, time_to: int) -> tuple[int, int]:
         return max(time_from, self._slices.oldest), min(time_to, FOREVER)

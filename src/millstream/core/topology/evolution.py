@@ -328,7 +328,7 @@ def _quoted_names(names: Iterable[str]) -> str:
 
 
 def with_new_names(by_store: Mapping[str, V], names: Mapping[str, str]) -> dict[str, V]:
-    """Return a mapping by store, or by numbered user of a store (``with_number``), with new names of stores.
+    """Return a mapping by store, or by numbered user of a store (``counts#1``), with new names of stores.
 
     Example:
         >>> with_new_names({"seen": 1, "seen#1": 2, "counts": 3}, {"seen": "visitors"})

@@ -9,14 +9,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, overloa
 
 from millstream.core.model.durations import Duration
 from millstream.core.model.ids import TaskId
-from millstream.core.model.record import Record, RecordMetadata
+from millstream.core.model.record import K2, V2, K, Record, RecordMetadata, V
 from millstream.core.topology.nodes import Process
 from millstream.core.topology.stores import StoreOf, StoreSpec
 
-K = TypeVar("K")
-V = TypeVar("V")
-K2 = TypeVar("K2")
-V2 = TypeVar("V2")
 S = TypeVar("S")
 
 

@@ -17,18 +17,6 @@ from millstream.core.topology.nodes import Materialised
 from millstream.core.topology.stores import SessionSpec, StoreSpec, VersionedSpec, WindowSpec
 
 
-def with_number(store: str, number: int) -> str:
-    """Return the name under which a numbered user of a store keeps its data. For number 0, it is the name of the store.
-
-    No store name contains ``#``, so the result is unique.
-
-    Example:
-        >>> with_number("counts", 0), with_number("counts", 2)
-        ('counts', 'counts#2')
-    """
-    return f"{store}#{number}" if number else store
-
-
 class _WindowedNode:
     """Base of windowed aggregations: defines when they emit results, and the name of their persistent data."""
 
@@ -38,8 +26,8 @@ class _WindowedNode:
 
     @property
     def remembered_as(self) -> str:
-        """Name of the store. Further inputs of a cogroup share the store and append their numbers."""
-        return with_number(self.store.name, self.input)
+        """Name of the store. Further inputs of a cogroup share the store and append ``#``, which no store name contains, and a number."""
+        return f"{self.store.name}#{self.input}" if self.input else self.store.name
 
     @property
     def closes_idle(self) -> bool:

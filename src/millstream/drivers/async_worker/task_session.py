@@ -163,7 +163,8 @@ class Session:
             results = channel.results.results()
             if ahead_ms:
                 results = [
-                    (ticket, _by_the_clock_of_the_task(settled, ahead_ms)) for ticket, settled in results
+                    (ticket, settled.moved(ahead_ms) if isinstance(settled, Waits) else settled)
+                    for ticket, settled in results
                 ]
             yield from results
 
@@ -183,7 +184,3 @@ def _by_our_clock(call: Call, ahead_ms: int) -> Call:
         return call
     begun_ms = None if call.begun_ms is None else call.begun_ms - ahead_ms
     return call._replace(due_ms=call.due_ms and call.due_ms - ahead_ms, begun_ms=begun_ms)
-
-
-def _by_the_clock_of_the_task(settled: Settled, ahead_ms: int) -> Settled:
-    return settled.moved(ahead_ms) if isinstance(settled, Waits) else settled

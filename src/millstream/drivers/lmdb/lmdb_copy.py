@@ -83,7 +83,7 @@ def open_local_copy(directory: str, memory_bytes: int = DEFAULT_MEMORY_BYTES, ru
 def _close_unused() -> None:
     """Close the copies that were not used for the longest time, to make room for another one."""
     for directory in list(_OPEN)[: max(len(_OPEN) + 1 - _MOST_OPEN, 0)]:
-        if not _OPEN[directory].has_view():
+        if _OPEN[directory]._view is None:
             _OPEN.pop(directory).close()
 
 
@@ -106,9 +106,6 @@ class LmdbCopy(DirectoryCopy):
             return self._env is not None and os.stat(self.directory.path / DATA_FILE).st_ino == self._inode
         except OSError:
             return False
-
-    def has_view(self) -> bool:
-        return self._view is not None
 
     def close(self) -> None:
         """Close the files, which stay as they are. The copy can no longer be used."""
@@ -244,7 +241,8 @@ class LmdbCopy(DirectoryCopy):
                 self.directory.throw_away()
                 env = self._environment()
             self._inode = os.stat(self.directory.path / DATA_FILE).st_ino
-            self._note_verified()
+            if self._run and not self._is_verified():
+                (self.directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
             self._databases = {_META: env.open_db(_META.encode())}
             return env
         except (OSError, lmdb.Error) as error:
@@ -256,10 +254,6 @@ class LmdbCopy(DirectoryCopy):
             return bool(self._run) and (self.directory.path / _VERIFIED).read_text() == f"{self._run} {inode}"
         except (OSError, UnicodeDecodeError):
             return False
-
-    def _note_verified(self) -> None:
-        if self._run and not self._is_verified():
-            (self.directory.path / _VERIFIED).write_text(f"{self._run} {self._inode}")
 
     def _environment(self) -> Any:
         _reserve(self.directory.path / _LOCK)

@@ -14,8 +14,8 @@ from typing import Final
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Changes, Version
-from millstream.core.state.segments import parked, segment
-from millstream.drivers.directory import CopyDirectory, changes_of
+from millstream.drivers.directory import CopyDirectory, changes_of, parked_bytes
+from millstream.drivers.segments import encode
 
 PARKED_VERSIONS: Final = 32
 """Number of parked versions beside a copy."""
@@ -39,9 +39,9 @@ def write_content(directory: CopyDirectory, version: Version, content: Changes) 
     target = directory.path / f"{_CONTENT}{version.number}-{version.token}"
     partial = directory.path / f"content.{os.getpid()}.partial"
     try:
-        segments = {store: [segment.encode(entries)] for store, entries in content.items()}
+        segments = {store: [encode(entries)] for store, entries in content.items()}
         with partial.open("wb") as file:
-            file.writelines(parked.encode(segments, ()))
+            file.writelines(parked_bytes(segments, ()))
         partial.replace(target)
         for old, _ in _files(directory):
             if old != target:

@@ -267,22 +267,10 @@ def _message_reader(of: type[Any] | None, message: type[Message], client: Schema
     return lambda data, context: convert(from_message(deserializer(data, context)))
 
 
-def _by_topic(context: SerializationContext, record: str) -> str:
-    return record if context.topic is None else f"{context.topic}-{context.field}"  # a store has no topic
-
-
-def _by_record(context: SerializationContext, record: str) -> str:
-    return record
-
-
-def _by_topic_and_record(context: SerializationContext, record: str) -> str:
-    return record if context.topic is None else f"{context.topic}-{record}"
-
-
-_SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str], str]]] = {
-    "topic": _by_topic,
-    "record": _by_record,
-    "topic_record": _by_topic_and_record,
+_SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str], str]]] = {  # a store has no topic
+    "topic": lambda at, record: record if at.topic is None else f"{at.topic}-{at.field}",
+    "record": lambda at, record: record,
+    "topic_record": lambda at, record: record if at.topic is None else f"{at.topic}-{record}",
 }
 
 

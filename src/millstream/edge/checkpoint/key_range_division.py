@@ -75,7 +75,6 @@ class KeyRangeDivision:
             )
 
     def divide(self, session: SparkSession, location: str) -> DividedState:
-        """Divide the state."""
         directory = self.files.local(DIRECTORY)
         assert directory is not None
         assert self.progress is not None

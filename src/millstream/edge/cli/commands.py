@@ -6,13 +6,18 @@ Kafka client is missing or broken.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from dotenv import load_dotenv
 
+from millstream.core.topology import describe as descriptions
+from millstream.core.topology import drawing
+from millstream.core.topology.plan import Plan
 from millstream.edge.cli.command_options import (
     DryRun,
     Servers,
@@ -25,9 +30,9 @@ from millstream.edge.cli.command_options import (
     spark_master,
 )
 from millstream.edge.cli.control_commands import page, parallelism, pause, ranges, resume, status, throttle
-from millstream.edge.cli.describe_command import DescribeFormat, described
 from millstream.edge.cli.dlq.dead_letter_commands import letters
 from millstream.edge.cli.fanout_commands import fanout
+from millstream.edge.cli.program_targets import plan_of
 from millstream.edge.cli.record_commands import peek, record, replay, send, tap
 from millstream.edge.cli.run_commands import plan, run, shell
 from millstream.edge.cli.store_commands import StoreCommand, store
@@ -110,6 +115,27 @@ def doctor(
 
     wanted = tuple(dict.fromkeys(topic for topic in (part.strip() for part in topics.split(",")) if topic))
     raise typer.Exit(examine(bootstrap_servers, wanted, master=master))
+
+
+class DescribeFormat(StrEnum):
+    text = "text"
+    mermaid = "mermaid"
+    dot = "dot"
+    svg = "svg"
+    plan = "plan"
+
+
+_WRITERS: Final[Mapping[DescribeFormat, Callable[[Plan], str]]] = {
+    DescribeFormat.text: descriptions.text,
+    DescribeFormat.mermaid: drawing.mermaid,
+    DescribeFormat.dot: drawing.dot,
+    DescribeFormat.svg: drawing.svg,
+    DescribeFormat.plan: str,
+}
+
+
+def described(target: str, form: DescribeFormat) -> str:
+    return _WRITERS[form](plan_of(target))
 
 
 @app.command()

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from millstream.core.model.errors import ControlError
 from millstream.core.model.serdes import Serde
 from millstream.core.runtime.lifecycle import FINAL
+from millstream.core.topology.describe import parts_of
+from millstream.core.topology.pictures.svg import svg
 from millstream.core.topology.plan import Plan
 from millstream.core.topology.topology import Topology
 from millstream.edge.application.application import Application
@@ -19,7 +21,6 @@ from millstream.edge.application.draining import unread
 from millstream.edge.application.running_application import RunningApplication
 from millstream.edge.application.topology_edits import TopologyEdit
 from millstream.edge.lab.display_rows import Rows
-from millstream.edge.lab.figures import picture
 from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.records.topic_records import broker_of, send_records
 from millstream.edge.records.topic_serdes import serdes_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from millstream.testing.kafka import EmbeddedKafka
 
 _CHECK_S: Final = 0.05
+_COUNTED: Final = {"Source": "topic_records_consumed_total", "Sink": "topic_records_produced_total"}
 _QUIET_CHECKS: Final = 10
 """How many consecutive checks must find no unread records: only a later plan sees what a micro-batch writes to an internal topic."""
 
@@ -297,7 +299,18 @@ class Lab:
         Raises:
             ControlError: If nothing has been deployed.
         """
-        return picture(self._plan, self.running.measured())
+        numbers, records = self.running.measured(), dict[str, str]()
+        for part in parts_of(self._plan):
+            for shape in part.shapes:
+                # Records that pass through Spark's shuffle are not counted.
+                own = [
+                    count
+                    for (task, topic), count in numbers.of(_COUNTED.get(shape.kind, "")).items()
+                    if task.startswith(f"{part.number}_") and (topic in shape.topics or shape.pattern)
+                ]
+                if own:
+                    records[shape.name] = f"{round(sum(own)):,} records"
+        return svg(self._plan, records)
 
     def _replace_earlier_lab(self) -> None:
         if (earlier := _OPEN.get(self.id)) is not None and earlier is not self:

@@ -27,17 +27,17 @@ class Observed:
         look: Returns the current view.
     """
 
-    def __init__(self, look: Callable[[], View], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, look: Callable[[], View]) -> None:
         self._look = look
-        self._clock = clock
         self._read_s = float("-inf")
         self._values: Mapping[str, Sequence[tuple[tuple[str, ...], float]]] = {}
         self._application = ""
 
     def observations(self, metric: Metric) -> Iterable[Observation]:
-        if self._clock() - self._read_s > _FRESH_S:
+        if time.monotonic() - self._read_s > _FRESH_S:
             view = self._look()
-            self._application, self._values, self._read_s = view.application, view.by_metric(), self._clock()
+            self._application, self._values = view.application, view.by_metric()
+            self._read_s = time.monotonic()
         for labels, value in self._values.get(metric.name, ()):
             labels_of = dict(zip(metric.labels, labels))
             yield Observation(value, {"application": self._application, **labels_of})

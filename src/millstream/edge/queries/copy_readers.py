@@ -20,7 +20,6 @@ _READERS: Final[Mapping[str, str]] = {
 
 
 def open_reader(directory: str, task: str, engine: str) -> CopyReader:
-    """Open the reader of a task's local copy."""
     allow_many_files()
     module = import_module(f"millstream.drivers.{engine}.{engine}_queries")
     reader: CopyReader = getattr(module, _READERS[engine])(f"{directory}/{task}/{engine}")

@@ -7,14 +7,13 @@ from html import escape
 from typing import Any, Final, Generic, TypeVar, overload
 
 from millstream.core.model.errors import MillstreamError
+from millstream.core.model.record import K, V
 from millstream.core.model.windowed import Windowed
 from millstream.core.queries.question import Answer, Question
 from millstream.edge.lab.html import table_html
 
 _SHOWN: Final = 20
 Ask = Callable[[Question], Answer]
-K = TypeVar("K")
-V = TypeVar("V")
 T = TypeVar("T")
 """The type of the key in a window or session."""
 

@@ -288,20 +288,11 @@ class Settings(BaseSettings):
         listed = isinstance(servers, list | tuple) and all(isinstance(server, str) for server in servers)
         return ",".join(servers) if listed else servers
 
-    @field_validator("kafka", "consumer", "producer")
-    @classmethod
-    def _client_names(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        return librdkafka_settings(settings)
-
-    @field_validator("internal_topic_config")
-    @classmethod
-    def _internal_topics(cls, config: dict[str, str]) -> dict[str, str]:
-        return checked_topic_config(config)
-
-    @field_validator("on_deserialize_error", "on_process_error", "on_produce_error", mode="plain")
-    @classmethod
-    def _policy(cls, policy: Any) -> Any:
-        return checked_policy(policy)
+    _client_names = field_validator("kafka", "consumer", "producer")(librdkafka_settings)
+    _internal_topics = field_validator("internal_topic_config")(checked_topic_config)
+    _policy = field_validator("on_deserialize_error", "on_process_error", "on_produce_error", mode="plain")(
+        checked_policy
+    )
 
     @field_validator("on_operator_error", mode="plain")
     @classmethod

@@ -346,10 +346,6 @@ def _calls_in_ranges(topics: Topics) -> Topology:
     return builder.build()
 
 
-def _numbered_answers(records: Sequence[ConsumedRecord]) -> Expected:
-    return replace(_answers(records), stores={})
-
-
 def _answers(records: Sequence[ConsumedRecord]) -> Expected:
     journals = _Journals()
     for record in records:
@@ -379,7 +375,9 @@ APPS: Mapping[str, App] = {
         _in_ranges("ranges", _ranges_topology, _amounts, _bookings, settings={}),
         _in_ranges("ranges-in-kafka", _ranges_in_kafka_topology, _amounts, _published_bookings),
         _booking_app("fan-out", partial(_two_stores_topology, fan_out=True), "splits"),
-        _in_ranges("calls-in-ranges", _calls_in_ranges, _orders, _numbered_answers),
+        _in_ranges(
+            "calls-in-ranges", _calls_in_ranges, _orders, lambda read: replace(_answers(read), stores={})
+        ),
         calling(),
         replace(
             calling(max_in_flight=1_000),

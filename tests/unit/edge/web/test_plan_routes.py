@@ -12,7 +12,7 @@ import millstream as ms
 from millstream.core.topology.plan import Plan
 from millstream.drivers.spark.executor.measures import StepFacts, measured
 from millstream.edge.web.listener import HttpResponse
-from millstream.edge.web.plan_routes import methods_of, policies_of, policy_text
+from millstream.edge.web.page import methods_of, policies_of, policy_text
 from unit.helpers import Host
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Required, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Required, TypedDict
 
 from millstream.core.dsl.graph import LateConsumer
 from millstream.core.dsl.join_windows import JoinWindows
 from millstream.core.model.durations import Duration
 from millstream.core.model.errors import TopologyError
+from millstream.core.model.record import V2, K, V
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.stores import StoreLike
 
 if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream
-
-K = TypeVar("K")
-V = TypeVar("V")
-V2 = TypeVar("V2")
 
 
 class WithTable(TypedDict, Generic[K, V], total=False):

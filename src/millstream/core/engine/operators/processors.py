@@ -30,7 +30,6 @@ def _compile_global_process(node: GlobalProcess, compiled: Compiled) -> Call:
 
 
 def create_processor_context(node: n.Process, compiled: Compiled, context_type: type[C]) -> C:
-    """Create a processor, and return its context."""
     children = compiled.named_children(node)
     context = context_type(node.name, node.stores, compiled.runtime, compiled.children(node), children)
     context.processor = _call_supplier(node, "process", "Processor")

@@ -154,12 +154,13 @@ def _compile_map_values(node: n.MapValues, compiled: Compiled) -> Call:
 
 @columns_of.register
 def _map_values_columns(node: n.MapValues, compiled: Compiled) -> Form | None:
-    def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
-        child(columns.with_values(values))
-
     if isinstance(node.mapper, Expression):
-        return of_expression(node, compiled, node.mapper, then)
-    return of_function(node, compiled, node.mapper, then, with_key=node.with_key)
+        return of_expression(node, compiled, node.mapper, forward_values)
+    return of_function(node, compiled, node.mapper, forward_values, with_key=node.with_key)
+
+
+def forward_values(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
+    child(columns.with_values(values))
 
 
 @compile_node.register

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from itertools import compress
 from typing import Any, Final
 
-from millstream.core.engine.columns import FEW, Columns, ColumnsCall, Form, call_per_row, without_nulls
+from millstream.core.engine.columns import FEW, Columns, Form, call_per_row, without_nulls
 from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node, form_downstream, row_of
 from millstream.core.engine.operators.lookups import lookup
-from millstream.core.engine.operators.stateless import applying
+from millstream.core.engine.operators.stateless import applying, forward_values
 from millstream.core.model.record import Headers
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology import join_nodes as j
@@ -81,7 +81,7 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
     if type(spec) is not KeyValueSpec or spec.ttl_ms is not None:
         return None
     fetch, left, runtime = compiled.runtime.stores[spec.name].fetch, node.kind == "left", compiled.runtime
-    row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, _with_results)
+    row, apply = row_of(node, compiled), applying(node, compiled, form, node.joiner, forward_values)
 
     def join(columns: Columns) -> None:
         if len(columns.timestamps) < FEW:
@@ -99,10 +99,6 @@ def _stream_table_join_columns(node: j.StreamTableJoin, compiled: Compiled) -> F
         return apply(columns, *((columns.keys.objects(), *joined) if node.with_key else joined))
 
     return Form(join, calls_functions=True)
-
-
-def _with_results(child: ColumnsCall, columns: Columns, results: list[Any]) -> None:
-    child(columns.with_values(results))
 
 
 @compile_node.register
@@ -140,7 +136,9 @@ def _compile_table_join(node: j.TableJoin, compiled: Compiled) -> Call:
     # True if rows of this side have results even without a row of the other side.
     alone = node.kind == "outer" or (node.kind == "left" and node.left)
     needs_old, versioned = compiled.needs_old(node), compiled.versioned(node.parents[0])
-    row_again = needs_old and not _has_immutable_rows(compiled.node(node.other))
+    other_table = compiled.node(node.other)
+    immutable_rows = isinstance(other_table, n.Materialised) and other_table.store.value.immutable
+    row_again = needs_old and not immutable_rows
 
     def table_join(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         if versioned and not runtime.latest:
@@ -159,10 +157,6 @@ def _compile_table_join(node: j.TableJoin, compiled: Compiled) -> Call:
         return child(key, new, old, max(timestamp, then), headers)
 
     return table_join
-
-
-def _has_immutable_rows(table: n.Node) -> bool:
-    return isinstance(table, n.Materialised) and table.store.value.immutable
 
 
 def _result(node: j.TableJoin) -> Callable[[Any, Any, Any], Any]:

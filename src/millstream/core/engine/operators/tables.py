@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millstream.core.engine.columns import Columns, ColumnsCall, Form, call_per_row
+from millstream.core.engine.columns import Columns, Form, call_per_row
 from millstream.core.engine.compile import Call, Compiled, columns_of, compile_node, form_downstream, row_of
 from millstream.core.engine.operators.results import pair_of, truth_of
-from millstream.core.engine.operators.stateless import of_expression, of_function
+from millstream.core.engine.operators.stateless import forward_values, of_expression, of_function
 from millstream.core.model.expressions import Expression
 from millstream.core.model.record import Change, Headers
 from millstream.core.state.keys import FOREVER
@@ -120,13 +120,10 @@ def _compile_table_map_values(node: n.TableMapValues, compiled: Compiled) -> Cal
 
 @columns_of.register
 def _table_map_values_columns(node: n.TableMapValues, compiled: Compiled) -> Form | None:
-    def then(child: ColumnsCall, columns: Columns, values: list[Any]) -> None:
-        child(columns.with_values(values))
-
     if not isinstance(node.mapper, Expression):
-        return of_function(node, compiled, _mapping(node), then)
+        return of_function(node, compiled, _mapping(node), forward_values)
     form, row, runtime = (
-        of_expression(node, compiled, node.mapper, then),
+        of_expression(node, compiled, node.mapper, forward_values),
         row_of(node, compiled),
         compiled.runtime,
     )

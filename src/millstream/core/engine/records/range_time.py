@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream.core.engine.compile import Compiled, DueResults
@@ -50,20 +50,15 @@ class RangeTime:
         """Return the first step before the end at which results are due."""
         first: tuple[Order, DueResults] | None = None
         for results in self.compiled.due_results:
-            due = results.due()
-            for queue in self._queues_of(results):
-                time = queue.steps.first_complete(due)
-                if time is None:
+            due, sources = results.due(), self.compiled.sources_of(results.node)
+            for queue in self.group.queues.values():
+                if self.source_of(queue) not in sources or (time := queue.steps.first_complete(due)) is None:
                     continue
                 step = (time, queue.id)
                 is_before = step < end or (inclusive and step == end)
                 if is_before and (first is None or step < first[0]):
                     first = step, results
         return first
-
-    def _queues_of(self, results: DueResults) -> Iterable[RecordQueue]:
-        sources = self.compiled.sources_of(results.node)
-        return (queue for queue in self.group.queues.values() if self.source_of(queue) in sources)
 
     def _pass(self, end: Order, *, inclusive: bool) -> None:
         """Pass the steps of all queues before the end."""

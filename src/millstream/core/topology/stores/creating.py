@@ -7,10 +7,10 @@ class with type parameters could not say that, and each mention of it would have
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack, overload
 
 from millstream.core.model.durations import Duration
-from millstream.core.model.record import ValueAndTimestamp
+from millstream.core.model.record import K, V, ValueAndTimestamp
 from millstream.core.model.serdes import Serde
 from millstream.core.topology.stores.interfaces import (
     KeyValueStore,
@@ -29,9 +29,6 @@ from millstream.core.topology.stores.specs import (
     VersionedSpec,
     WindowSpec,
 )
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class _Common(TypedDict, total=False):

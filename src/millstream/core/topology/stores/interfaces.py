@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar, overload
 
+from millstream.core.model.record import K, V
 from millstream.core.model.windowed import VersionedRecord, Windowed
 
-K = TypeVar("K")
-V = TypeVar("V")
 V_contra = TypeVar("V_contra", contravariant=True)
 
 

@@ -86,16 +86,14 @@ def look(files: Files) -> Seen:
         partition: frozenset(files.names(f"state/0/{partition}"))
         for partition in numbers(files.names("state/0"))
     }
-    described = {path: _visible(files.names(path)) for path in _DESCRIPTIONS}
+    described = {
+        path: [name for name in files.names(path) if not name.startswith(".")] for path in _DESCRIPTIONS
+    }
     counts = {path: len(names) for path, names in described.items()}
     seen = Seen(offsets, commits, {path: files.read(path) for path in paths}, state, counts)
     if commits:
         paths = [*paths, *(f"{path}/{name}" for path, names in described.items() for name in names)]
     return replace(seen, altered=_altered_files(files, [*paths, *_files_of_state(seen)]))
-
-
-def _visible(names: list[str]) -> list[str]:
-    return [name for name in names if not name.startswith(".")]
 
 
 def _files_of_state(seen: Seen) -> list[str]:

@@ -106,7 +106,8 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
         "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY") or _DRIVER_MEMORY,
     }
-    options = [_JIT, _options_at_start() if starts_jvm() else "", os.environ.get("SPARK_SUBMIT_OPTS", "")]
+    started = (_temporary_files(), _archive_options()) if starts_jvm() else ()
+    options = [_JIT, *started, os.environ.get("SPARK_SUBMIT_OPTS", "")]
     wanted["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, options))
     java = look_for_java()[0]
     if java is not None and java == packaged_java():
@@ -117,16 +118,11 @@ def environment(ours: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
-def _options_at_start() -> str:
-    """Return the options of a JVM that is started here, in command-line form.
-
-    A killed JVM leaves temporary files, including 15 MB of native libraries. They are in the private directory of this process, which
-    the next process removes when it starts.
-    """
-    return f"{_temporary_files()} {_archive_options()}".rstrip()
-
-
 def _temporary_files() -> str:
+    """Return the option with the directory of temporary files, which a killed JVM leaves, including 15 MB of native libraries.
+
+    It is in the private directory of this process, which the next process removes when it starts.
+    """
     directory = process_directory() / "java"
     directory.mkdir(exist_ok=True)
     return shlex.quote(f"-Djava.io.tmpdir={directory}")
@@ -211,12 +207,10 @@ def keep_classes() -> None:
     with suppress(OSError, Py4JError):  # a JVM that has ended needs no archive
         jvm: Any = context._jvm
         class_path = str(jvm.java.lang.System.getProperty("java.class.path"))
-        if all(_is_archived(Path(entry)) for entry in class_path.split(os.pathsep)):
+        if all(
+            path.parent == _jars() or not path.exists() for path in map(Path, class_path.split(os.pathsep))
+        ):
             archive.make(class_path)
-
-
-def _is_archived(entry: Path) -> bool:
-    return entry.parent == _jars() or not entry.exists()
 
 
 @cache

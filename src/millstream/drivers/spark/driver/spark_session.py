@@ -185,13 +185,11 @@ def use_this_python() -> None:
 
 
 def partitions_of(session: SparkSession, shuffle_partitions: int | None) -> int:
-    """Return the number of shuffle partitions of a new query. See :func:`configured`."""
-    return shuffle_partitions or _power_of_two(session.sparkContext.defaultParallelism)
+    """Return the number of shuffle partitions of a new query. See :func:`configured`.
 
-
-def _power_of_two(cores: int) -> int:
-    """Return the largest power of two up to the number of cores, at most 8. Placement spreads tasks evenly over it."""
-    return 1 << (min(cores, 8).bit_length() - 1)
+    By default, it is the largest power of two up to the number of cores, at most 8. Placement spreads tasks evenly over it.
+    """
+    return shuffle_partitions or 1 << (min(session.sparkContext.defaultParallelism, 8).bit_length() - 1)
 
 
 def _new_session(application_id: str, ours: Mapping[str, str], log: Path | None) -> SparkSession:

@@ -27,7 +27,7 @@ from millstream.core.runtime.batch_plan import DividedState
 from millstream.core.state.division.entry_keys import EntryKeys, same_key
 from millstream.core.state.division.shares import Division, ShareGroup, manifest_of_share, share_groups
 from millstream.core.state.segments.log import Manifest, decode_manifest, encode_manifest
-from millstream.drivers.segment_columns import columns_of, merged, segment_of
+from millstream.drivers.segments import columns_of, merged, segment_of
 from millstream.drivers.spark.driver.placement import grouping_keys
 from millstream.drivers.spark.driver.stored import state_of
 from millstream.drivers.spark.executor.statelog import packed, unpacked

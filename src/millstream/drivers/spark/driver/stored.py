@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import Changes, store_of
-from millstream.core.state.segments import segment as codec
 from millstream.core.state.segments.log import Manifest, catch_up, decode_manifest
+from millstream.drivers.segments import decode
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 from millstream.drivers.spark.executor.statelog import unpacked
 
@@ -95,7 +95,7 @@ def _content(manifest: Manifest, store: str, data: Mapping[int, bytes]) -> Chang
                 f"the log is damaged: {where} is missing from the checkpoint. Read a backup of the checkpoint instead"
             )
         rows = rows_of.setdefault(name, {})
-        for key, value in codec.decode(unpacked(data[segment.sequence], where), where):
+        for key, value in decode(unpacked(data[segment.sequence], where), where):
             if value is None:
                 rows.pop(key, None)
             else:

@@ -78,7 +78,6 @@ class CommittedState:
     listener: RestoreListener
 
     def load(self, sub: SubTopology, changelogs: Changelogs) -> StoresBefore:
-        """Load the state of the task for the stores of the topology."""
         lineage, fingerprints = self.spec.topology.lineage, self.spec.topology.plan.store_fingerprints()
         renamed = lineage.renamed_stores
         self._take_share()

@@ -23,7 +23,7 @@ import pyarrow as pa
 from millstream.core.ports import DEFAULT_MEMORY_BYTES, RESTORING, LocalCopy, StoreChange, Version
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, Segment, catch_up, why_restored
-from millstream.drivers.segment_columns import SCHEMA, bounds_of, divided_at, newest
+from millstream.drivers.segments import SCHEMA, bounds_of, divided_at, newest
 from millstream.drivers.spark.executor.restore_progress import (
     RestoreListener,
     RestoreProgress,

@@ -30,7 +30,7 @@ from millstream.core.state.segments.log import (
     without_slices,
     without_stores,
 )
-from millstream.drivers.segment_columns import by_lower_group, columns_of, merged, segment_of, segments_of
+from millstream.drivers.segments import by_lower_group, columns_of, merged, segment_of, segments_of
 from millstream.drivers.spark.executor.restore import Restore, RestoreSettings
 from millstream.drivers.spark.share_files import MANIFEST
 

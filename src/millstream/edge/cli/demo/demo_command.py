@@ -103,15 +103,11 @@ def _result(console: Console, options: DemoOptions, conductor: Conductor) -> int
     if verdict is not None:
         code = int(bool(verdict.wrong)) if options.keep else report(console, options, verdict)
     if conductor.error is not None:
-        say(console, f"✗ The demo failed: {_text_of(conductor.error)}", style="red")
+        known = isinstance(conductor.error, MillstreamError)
+        why = str(conductor.error) if known else "".join(traceback.format_exception(conductor.error))
+        say(console, f"✗ The demo failed: {why}", style="red")
         return 1
     return code
-
-
-def _text_of(error: Exception) -> str:
-    if isinstance(error, MillstreamError):
-        return str(error)
-    return "".join(traceback.format_exception(error))
 
 
 def report(console: Console, options: DemoOptions, verdict: Verdict) -> int:

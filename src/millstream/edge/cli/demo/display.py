@@ -38,7 +38,7 @@ class LiveDisplay:
         self._spinner = Spinner("dots")
         self._live = Live(
             console=console,
-            get_renderable=self._picture,
+            get_renderable=lambda: picture(self._look(), monotonic(), self._spinner),
             refresh_per_second=_REDRAWS_PER_S,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -53,9 +53,6 @@ class LiveDisplay:
 
     def refresh(self) -> None:
         """Do nothing: the picture redraws itself."""
-
-    def _picture(self) -> RenderableType:
-        return picture(self._look(), monotonic(), self._spinner)
 
 
 class PlainDisplay:

@@ -97,7 +97,6 @@ def package_finding(name: str, limits: str) -> Finding:
 
 
 def module_of(package: str) -> str:
-    """Return the module of a package."""
     return _MODULES.get(package, package.replace("-", "_"))
 
 

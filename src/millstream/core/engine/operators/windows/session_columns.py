@@ -58,7 +58,7 @@ class SessionKeys(KeysInWindows):
         return self._ends
 
     def fits(self, serde: Serde[Any]) -> bool:
-        return serdes.writes_sessions_of(serde, self._key)
+        return serdes.writes_windows_of(serde, self._key, sessions=True)
 
     def window_bytes(self) -> Iterable[bytes]:
         return map(_BOUNDS.pack, self._ends, self._starts)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.core.model.errors import StoreError
-from millstream.core.state.segments.segment import decode, encode
+from millstream.drivers.segments import decode, encode
 
 CHANGES: list[tuple[bytes, bytes | None]] = [
     (b"b", None),
@@ -55,3 +55,9 @@ def test_a_newer_format_says_so() -> None:
         match=r"written by a newer Millstream: segment 7 has format 2, and this version reads format 1",
     ):
         decode(struct.pack("<I", zlib.crc32(rest)) + rest, "segment 7")
+
+
+def test_the_format_stays_the_same() -> None:
+    assert encode([(b"b", None), (b"a", b"1"), (b"", b"")]).hex() == (
+        "b154745b01030000000000000001000000010000000000000001000000ffffffff616231"
+    )

@@ -1,14 +1,22 @@
-"""Changes of a store as columns, for restores and divisions: a table with the keys and the values, null for a deletion.
+"""Segments: encoded changes of a store, for the log and for parked changes.
 
-A restore reads, divides, merges and sorts millions of changes, and a division among key ranges reads, divides and writes them. Arrow does
-this for a whole column at once, over the bytes of the segments, at a quarter of the time of a list of byte strings. A restore creates the
-byte strings last, in key order and a few thousand at a time, so that they are still in the processor's cache when the local copy takes
-them.
+A segment contains changes of one store and key group, in key order, at most one per key. Format, little endian:
+
+    crc32 of the rest (4) | format (1) | number of changes n (4) | n key lengths (4 each) | n value lengths (4 each, -1
+    for a deletion) | keys | values
+
+Segments are compressed when they are written to Spark's state, not here.
+
+In memory, the changes are columns: a table with the keys and the values, null for a deletion. A restore reads, divides, merges and sorts
+millions of changes, and a division among key ranges reads, divides and writes them. Arrow does this for a whole column at once, over the
+bytes of the segments, at a quarter of the time of a list of byte strings. A restore creates the byte strings last, in key order and a few
+thousand at a time, so that they are still in the processor's cache when the local copy takes them.
 """
 
 from __future__ import annotations
 
-from array import array
+import struct
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -18,13 +26,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.core.model.errors import StoreError
 from millstream.core.ports import StoreChange
-from millstream.core.state.segments import segment
 from millstream.core.state.segments.compaction import are_few
 from millstream.core.state.segments.key_groups import KEY_GROUPS, WHOLE_STORE, key_group, lower_group
 
+_FORMAT: Final = 1
+_HEAD: Final = struct.Struct("<IBI")
 _TAKEN_AT_ONCE: Final = 4096
 SCHEMA: Final = pa.schema([pa.field("key", pa.large_binary()), pa.field("value", pa.large_binary())])
+
+
+def encode(changes: Sequence[StoreChange]) -> bytes:
+    """Encode changes, at most one per key, as a segment."""
+    keys, values = _columns(changes)
+    order = pc.sort_indices(keys)
+    return _segment(_Pieces(keys.take(order)), _Pieces(values.take(order)), 0, len(changes))
+
+
+def decode(data: bytes, where: str) -> list[StoreChange]:
+    """Verify a segment and return its changes, in key order. ``where`` names it in errors."""
+    return _listed(columns_of(data, where))
 
 
 def columns_of(data: bytes, where: str) -> pa.Table:
@@ -32,17 +54,26 @@ def columns_of(data: bytes, where: str) -> pa.Table:
 
     The table refers to ``data``, which stays in memory as long as the table or a slice of it.
     """
-    layout = segment.layout(data, where)
-    values_start = layout.start + sum(layout.key_sizes)
+    if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[4:]) != _HEAD.unpack_from(data)[0]:
+        raise StoreError(
+            f"the log is damaged: {where} of {len(data)} bytes does not match its checksum. Restore the checkpoint from a "
+            "backup, or start over with another checkpoint_location"
+        )
+    _, version, count = _HEAD.unpack_from(data)
+    if version != _FORMAT:
+        raise StoreError(
+            f"the log was written by a newer Millstream: {where} has format {version}, and this version reads format "
+            f"{_FORMAT}; upgrade this installation"
+        )
+    start = _HEAD.size + 8 * count
+    lengths = np.frombuffer(data[_HEAD.size : start], "<i4")
     buffer = pa.py_buffer(data)
-    keys = _column(layout.key_sizes, buffer.slice(layout.start))
-    return pa.Table.from_arrays(
-        [keys, _column(layout.value_sizes, buffer.slice(values_start))], schema=SCHEMA
-    )
+    keys = _column(lengths[:count], buffer.slice(start))
+    values_start = start + int(lengths[:count].sum(dtype=np.int64))
+    return pa.Table.from_arrays([keys, _column(lengths[count:], buffer.slice(values_start))], schema=SCHEMA)
 
 
-def _column(sizes: array[int], data: pa.Buffer) -> pa.Array:
-    lengths = np.frombuffer(sizes, np.int32)
+def _column(lengths: np.ndarray, data: pa.Buffer) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
     present = lengths >= 0
@@ -62,7 +93,7 @@ def segments_of(changes: Sequence[StoreChange]) -> Iterator[tuple[int, int, byte
     Yields:
         The number of the key group, the number of changes, and the segment.
     """
-    keys, values = (pa.array([change[side] for change in changes], pa.large_binary()) for side in (0, 1))
+    keys, values = _columns(changes)
     order = pc.sort_indices(keys).to_numpy()
     ends = {WHOLE_STORE: len(changes)}
     if not are_few(keys.nbytes + values.nbytes, len(changes)):
@@ -82,20 +113,33 @@ class _Pieces:
         _, offsets, data = column.buffers()
         self._ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
         self._data = memoryview(data or b"")
-        self._lengths = np.diff(self._ends).astype(np.int32)
+        self._lengths = np.diff(self._ends).astype("<i4")
         if column.null_count:
             self._lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
 
-    def lengths(self, start: int, end: int) -> array[int]:
-        return array("i", self._lengths[start:end].tobytes())
+    def lengths(self, start: int, end: int) -> bytes:
+        return self._lengths[start:end].tobytes()
 
     def between(self, start: int, end: int) -> memoryview:
         return self._data[self._ends[start] : self._ends[end]]
 
 
+def _columns(changes: Sequence[StoreChange]) -> Iterator[pa.Array]:
+    return (pa.array([change[side] for change in changes], pa.large_binary()) for side in (0, 1))
+
+
 def _segment(keys: _Pieces, values: _Pieces, start: int, end: int) -> bytes:
-    pieces = keys.between(start, end), values.between(start, end)
-    return segment.assembled(keys.lengths(start, end), values.lengths(start, end), pieces)
+    parts: list[bytes | memoryview] = [
+        _HEAD.pack(0, _FORMAT, end - start)[4:],
+        *(pieces.lengths(start, end) for pieces in (keys, values)),
+        *(pieces.between(start, end) for pieces in (keys, values)),
+    ]
+    rest = b"".join(parts)
+    return struct.pack("<I", zlib.crc32(rest)) + rest
+
+
+def _listed(changes: pa.Table) -> list[StoreChange]:
+    return list(zip(changes["key"].to_pylist(), changes["value"].to_pylist()))
 
 
 def divided_at(changes: pa.Table, bounds: Sequence[bytes]) -> list[pa.Table]:
@@ -127,8 +171,7 @@ def newest(runs: list[pa.Table]) -> Iterator[list[StoreChange]]:
     """
     changes = merged(runs)
     for start in range(0, len(changes), _TAKEN_AT_ONCE):
-        some = changes.slice(start, _TAKEN_AT_ONCE)
-        yield list(zip(some["key"].to_pylist(), some["value"].to_pylist()))
+        yield _listed(changes.slice(start, _TAKEN_AT_ONCE))
 
 
 def merged(runs: list[pa.Table]) -> pa.Table:
