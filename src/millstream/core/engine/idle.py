@@ -84,12 +84,12 @@ class IdleClock:
 
     def _close_up_to(self, time: int) -> None:
         """Close at one closing time after the other, so that the operator's time ends at the last of them."""
-        while (close_time := self._next_close()) <= time:
+        while (close_time := self._next_close()) <= time and close_time < NEVER:
             self._close(close_time)
 
     def _wake_at(self) -> int | None:
         close_time = self._next_close()
-        if close_time == NEVER or "input" not in self._memory:
+        if close_time >= NEVER or "input" not in self._memory:
             return None
         last, base = self._memory["input"]
         return int(last + max(self._idle, close_time - base))
