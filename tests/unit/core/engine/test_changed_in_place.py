@@ -194,6 +194,39 @@ def test_a_row_that_waits_in_a_cache_is_not_changed_by_other_functions(
     assert results == [{"names": [key]} for key in "abcd"]
 
 
+async def answered(value: Any) -> Any:
+    return value
+
+
+async def performed(record: ms.Record[Any, Any], context: Any) -> None:
+    context.forward(record)
+
+
+CALLED: dict[str, Callable[[ms.KStream[Any, Any]], ms.KStream[Any, Any]]] = {
+    "map_values_async": lambda stream: stream.map_values_async(answered),
+    "process_async": lambda stream: stream.process_async(performed),
+}
+
+
+@pytest.mark.parametrize("commit_every", [1, 10])
+@pytest.mark.parametrize("called", CALLED.values(), ids=CALLED)
+def test_the_argument_of_a_call_is_not_changed_before_the_call_begins(
+    called: Callable[[ms.KStream[Any, Any]], ms.KStream[Any, Any]], commit_every: int
+) -> None:
+    builder = ms.StreamsBuilder()
+    stream: ms.KStream[str, Any] = builder.stream("in", value=JSON)
+    called(stream).to("out", value=JSON)
+
+    def touched(value: dict[str, Any]) -> dict[str, Any]:
+        value["names"].append("touched")
+        return value
+
+    stream.map_values(touched).to("touched", value=JSON)
+    records = [("in", key, {"names": [key]}, 0) for key in "abcd"]
+    results = written(builder.build(), records, "out", commit_every=commit_every)
+    assert results == [{"names": [key]} for key in "abcd"]
+
+
 @pytest.mark.parametrize("cache", [0, 1 << 20])
 def test_a_join_does_not_change_the_old_row_that_waits_in_a_cache(cache: int) -> None:
     """The right table waits in a cache while the left one changes twice; its old value is looked up, and forwarded later."""
