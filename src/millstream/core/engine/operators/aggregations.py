@@ -167,12 +167,30 @@ class _Combining:
     def __init__(self, fold: Fold, serde: Serde[Any]) -> None:
         recipe = RECIPES[fold]
         self._step, self._zero = recipe.step, recipe.zero
-        self._checked = Values("", serde).checked
+        values = Values("", serde)
+        self._checked, self._fits = values.checked, values.fits
         self._known = frozenset(serde.accepts)
 
     def folded(self, before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
+        results, so_far = self._fold(before, values, self._known)
+        try:
+            fit = all(map(self._fits, results))
+        except TypeError:  # a result of another type than those in accepts
+            fit = False
+        if not fit:
+            results, so_far = self._fold(before, values, frozenset())
+        return before.folded(results, so_far, timestamps, self._stored)
+
+    def _fold(
+        self, before: Before, values: Sequence[Any], known: frozenset[type]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the results, and by key number the last one as the store returns it.
+
+        Args:
+            known: The types of results that fit.
+        """
         results: list[Any] = []
-        give, step, zero, known, stored = results.append, self._step, self._zero, self._known, self._stored
+        give, step, zero, stored = results.append, self._step, self._zero, self._stored
         so_far = [zero if entry is None else entry[0] for entry in before.entries]
         with suppress(
             Exception
@@ -182,7 +200,7 @@ class _Combining:
                 new = value if old is None else step(old, value)
                 so_far[number] = new if type(new) in known else stored(new)
                 give(new)
-        return before.folded(results, so_far, timestamps, stored)
+        return results, so_far
 
     def _stored(self, new: Any) -> Any:
         stored = None if new is None else self._checked(new)
