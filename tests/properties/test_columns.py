@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
@@ -442,6 +443,40 @@ def test_in_columns_a_session_whose_value_does_not_fit_its_serde_fails_its_recor
     ]
     in_columns = run(made, [(rows, None)], "skip")
     assert in_columns.outcomes[0].sends[0][1].values == [b'"a"', b'"a"', b'"c"']
+
+
+TENTHS: ms.Serde[Any] = ms.serdes.of(
+    lambda number: f"{number:.1f}".encode(), lambda data: Decimal(data.decode()), name="tenths"
+)
+ROUNDED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
+    "float32": (ms.serdes.float32, JSON, lambda text: float(text)),
+    "float64 of ints": (ms.serdes.float64, JSON, lambda text: len(text)),
+    "int64 of bools": (INT, JSON, lambda text: text == "0.07"),
+    "json of tuples": (JSON, JSON, lambda text: (text, [text])),
+    "a serde that rounds": (TENTHS, TENTHS, Decimal),
+}
+"""Serdes of aggregates and of results, and functions of text to values that a store returns in another form."""
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+@pytest.mark.parametrize("over", [None, WINDOWS[4], WINDOWS[5], ms.SessionWindows(20_000, grace=0)])
+@pytest.mark.parametrize("fold", ["sum", "min", "max", "mean"])
+@pytest.mark.parametrize("kept", sorted(ROUNDED))
+def test_in_columns_the_next_aggregate_begins_with_what_the_store_returns(
+    kept: str, fold: str, over: Any, policy: str
+) -> None:
+    serde, result, value_of = ROUNDED[kept]
+    builder = ms.StreamsBuilder()
+    grouped: Any = builder.stream("in").map_values(value_of).group_by_key(value=serde)
+    folding = grouped if over is None else grouped.windowed_by(over)
+    folded = getattr(folding, fold)(store="folded").to_stream()
+    folded.to("out", value=JSON if fold == "mean" else result)
+    texts = [b"0.07", b"0.07", b"0.16", b"x", b"0.07", b"0.1"]
+    rows = [(0, b"k", text, time, ()) for time, text in enumerate(texts)]
+    in_columns = run(builder.build(), [(rows, None)], policy)
+    with patch.object(record_processing, "columnar_entries", record_by_record):
+        by_records = run(builder.build(), [(rows, None)], policy)
+    assert without_deletions_of_nothing(in_columns) == without_deletions_of_nothing(by_records)
 
 
 def test_a_batch_waits_in_a_cache_in_columns() -> None:

@@ -4,7 +4,8 @@ Without a cache, a table forwards every update. With a cache, the updates of a r
 from the last forwarded value to the newest value, with the timestamp and headers of the newest update. A row that was inserted and
 deleted in between is not forwarded at all. A task flushes at the end of each step, as Kafka Streams flushes at a commit.
 
-The store is written immediately, so readers of the store see the newest value. The cache holds only updates that have not been forwarded.
+The store is written immediately, so readers of the store see the newest value. The cache holds only updates that have not been forwarded,
+and holds objects that can be changed as bytes: the functions that run before a flush may change the object that was put.
 An operator that derives changes of one table from rows of another table must see the other table as it was forwarded. Otherwise, it would
 retract old values that it never emitted; see ``millstream.core.engine.operators.lookups``.
 
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.model.record import Headers, Times
 from millstream.core.model.windowed import Windowed
+from millstream.core.state.values import Values, copier
 from millstream.core.topology.analysis.threads_and_caches import cached_tables, heights_of
 from millstream.core.topology.nodes import Node
 from millstream.core.topology.stores import SessionSpec, StoreSpec, WindowSpec
@@ -180,6 +182,9 @@ class Cache:
         self._at_most = at_most
         self._row_key, self._row_keys = _keying(store)
         self._value_bytes = store.value.serialize
+        self._values = Values(store.name, store.value)
+        self._immutable = store.value.immutable
+        self._copy = copier(store.value)
         self._row_size = _OVERHEAD
         self._rows: dict[_RowKey, _Entry] = {}
         self._block: tuple[Columns, Sequence[Piece], int] | None = None
@@ -193,7 +198,7 @@ class Cache:
     def forwarded(self, key: Any) -> tuple[Any] | None:
         """Return the last forwarded value of a row, in a tuple; None if no update of the row waits."""
         entry = self._rows.get(self._row_key(key))
-        return None if entry is None else (entry[_OLD],)
+        return None if entry is None else (None if entry[_OLD] is None else self._copy(entry[_OLD]),)
 
     def put_columns(self, columns: Columns) -> None:
         """Add a batch of updates without deletions, of a table whose old values are not needed."""
@@ -217,6 +222,8 @@ class Cache:
         number, row_key, key, new, old, timestamp, headers, partition, chunk, index, override, size, _ = entry
         del self._rows[row_key]
         self.size -= size
+        if new is not None and not self._immutable:
+            new = self._values.decode(new)
         if new is None and old is None:
             self._merged += 1
             return
@@ -246,6 +253,7 @@ class Cache:
 
     def _putting(self) -> Callable[..., None]:
         row_key_of, rows, known = self._row_key, self._rows, self._rows.get
+        immutable, encode = self._immutable, self._values.encode
         number_of, runtime, most = self._order.next_number, self._runtime, self._most
 
         def put(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -267,7 +275,7 @@ class Cache:
                 number,
                 row_key,
                 key,
-                new,
+                new if immutable or new is None else encode(new),
                 old,
                 timestamp,
                 headers,
@@ -296,6 +304,9 @@ class Cache:
         """Hold a batch of columns. If it is too large, forward its first rows early."""
         assert self.columns is not None
         values, early = columns.values.objects(), None
+        if not self._immutable:  # as a row that waits by itself is forwarded
+            values = list(map(self._values.checked, values))
+            columns = columns.with_values(values)
         sampled = values[::_SAMPLED]
         mean = _OVERHEAD + sum(map(self._size_of, sampled)) // len(sampled)
         if len(values) * mean > self._most:

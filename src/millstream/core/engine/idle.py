@@ -80,13 +80,13 @@ class IdleClock:
             last, base = memory["input"]
             if now_ms - last >= self._idle:
                 # One closing time after the other, so that the operator's time ends at the last of them.
-                while (close_time := self._next_close()) <= base + now_ms - last:
+                while (close_time := self._next_close()) <= base + now_ms - last and close_time < NEVER:
                     self._close(close_time)
         self.wake_at_ms = None if waits else self._wake_at()
 
     def _wake_at(self) -> int | None:
         close_time = self._next_close()
-        if close_time == NEVER or "input" not in self._memory:
+        if close_time >= NEVER or "input" not in self._memory:
             return None
         last, base = self._memory["input"]
         return int(last + max(self._idle, close_time - base))

@@ -39,6 +39,10 @@ class Timeline:
             self._next = self._first_time()
         return self._next
 
+    def has_until(self, time: int) -> bool:
+        """Return whether the first entry is not later than a time. ``next`` alone does not tell, as :data:`NEVER` is the latest time, too."""
+        return self.next <= time and bool(self._earliest)
+
     def put(self, key: bytes, entry: Any, *, known: bool) -> None:
         """Set the entry of a key.
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar
 
+_LAST_MS: Final = (1 << 63) - 1
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
@@ -29,11 +30,11 @@ class Record(Generic[K, V]):
     Args:
         key: The key, or None.
         value: The value, or None (in a table, None deletes the key).
-        timestamp: Milliseconds since the epoch, at least 0.
+        timestamp: Milliseconds since the epoch, from 0 to 2^63 - 1.
         headers: Name and value pairs in order.
 
     Raises:
-        ValueError: If the timestamp is negative (Kafka Streams: StreamsException).
+        ValueError: If the timestamp is negative (Kafka Streams: StreamsException), or too large for a topic.
         TypeError: If the timestamp is not an int, or the headers are not such pairs.
 
     Source: ``org.apache.kafka.streams.processor.api.Record``.
@@ -53,8 +54,9 @@ class Record(Generic[K, V]):
     def __init__(self, key: K, value: V, timestamp: int, headers: Headers = ()) -> None:
         if not isinstance(timestamp, int):
             raise TypeError(f"the timestamp of a record must be an int of ms, not {timestamp!r}")
-        if timestamp < 0:
-            raise ValueError(f"the timestamp of a record must not be negative: {timestamp}")
+        if not 0 <= timestamp <= _LAST_MS:
+            problem = "not be negative" if timestamp < 0 else f"be at most {_LAST_MS}"
+            raise ValueError(f"the timestamp of a record must {problem}: {timestamp}")
         _set_key(self, key)
         _set_value(self, value)
         _set_timestamp(self, timestamp)

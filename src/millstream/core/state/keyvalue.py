@@ -361,12 +361,13 @@ def _getter(
 
 
 def _putter(own: dict[bytes, Any], values: Values) -> Callable[[bytes, Any], None]:
-    overlay_form, accepts = values.overlay_form, values.accepts
+    overlay_form, accepts, fits = values.overlay_form, values.accepts, values.fits
 
     def put(key: bytes, entry: Any) -> None:
         own[key] = overlay_form(entry)
 
     def put_stamped(key: bytes, entry: Any) -> None:  # put() inlined, for the stores of the DSL
-        own[key] = entry if entry is not None and type(entry[0]) in accepts else overlay_form(entry)
+        known = entry is not None and type(entry[0]) in accepts and fits(entry[0])
+        own[key] = entry if known else overlay_form(entry)
 
     return put_stamped if values.live and accepts and values.stamps == 1 else put

@@ -4,9 +4,10 @@ An *entry* is a value, or a pair of an entry and a *stamp*, a 64-bit number: the
 last write in an expiring store. In the bytes, stamps come first, as Kafka Streams stores timestamped values.
 
 A put rejects a value that does not fit the store's serde, so that the error policy applies to the record that caused it. A value that
-the serializer turns into None deletes the key at once, as in Kafka Streams. A put does not check values of the types that a serde
-declares in ``accepts``, because serialising each value costs more than counting it. An error that is found only when the micro-batch is
-written (a number of more than 64 bits, None for a value of such a type) stops the application; the message names the store and the key.
+the serializer turns into None deletes the key at once, as in Kafka Streams. A put does not serialise values of the types that a serde
+declares in ``accepts``, because serialising each value costs more than counting it; the exceptions are text that is not ASCII, which may
+contain surrogates, and ints that may have too many bits. An error that is found only when the micro-batch is written (a serializer of
+the user that fails, or returns None, for a value of such a type) stops the application; the message names the store and the key.
 """
 
 from __future__ import annotations
@@ -27,20 +28,36 @@ def copier(serde: Serde[Any]) -> Callable[[Any], Any]:
     return (lambda value: value) if serde.immutable else lambda value: deserialize(serialize(value))
 
 
+def fits_certainly(serde: Serde[Any]) -> Callable[[Any], bool]:
+    """Return a quick check of an object whose type is in ``accepts``: False if only serialising the object shows whether it fits."""
+    if serde.accepts == (str,):
+        return str.isascii
+    if serde.accepts == (int,):
+        limit = 1 << (_BITS.get(serde.name, 64) - 1)
+        return lambda number: -limit <= number < limit
+    return lambda value: True
+
+
+_BITS: Final = {"int16": 16, "int32": 32}
+
+
 class Values:
     """Converts the entries of one store to bytes and back. Stateless.
 
     Args:
         stamps: Number of stamps around the value.
+
+    Attributes:
+        fits: See :func:`fits_certainly`.
     """
 
-    __slots__ = ("_deserialize", "_name", "_serialize", "accepts", "live", "stamps", "store")
+    __slots__ = ("_deserialize", "_name", "_serialize", "accepts", "fits", "live", "stamps", "store")
 
     def __init__(self, store: str, serde: Serde[Any], stamps: int = 0) -> None:
         self.store = store
         self.stamps = stamps
         self.live = serde.immutable
-        self.accepts = serde.accepts
+        self.accepts, self.fits = serde.accepts, fits_certainly(serde)
         self._name = serde.name
         self._serialize, self._deserialize = serde.serialize, serde.deserialize
         for _ in range(stamps):
@@ -75,7 +92,7 @@ class Values:
     def checked(self, entry: Any) -> Any:
         """Return an entry as it will be read, or None if the serializer returns None for it.
 
-        Serialises the entry only if its type is not in ``accepts``.
+        Serialises the entry only if its type is not in ``accepts``, or it may not fit.
 
         Raises:
             SerdeError: If the value does not fit the store's value serde.
@@ -83,7 +100,7 @@ class Values:
         value = entry
         for _ in range(self.stamps):
             value = value[0]
-        if type(value) in self.accepts:
+        if type(value) in self.accepts and self.fits(value):
             return entry
         data = self.encode(entry)
         return None if data is None else self.decode(data)

@@ -44,6 +44,15 @@ class TestUntilAWindowCloses:
         host.restart()
         assert sent(host.run("in", ("a", "x", 25))) == [("a@10-20", "1", 15)]
 
+    @pytest.mark.parametrize("grace", [0, 5])
+    def test_the_latest_time_closes_what_ends_at_it_and_no_more(self, grace: int) -> None:
+        host, last = Host(final_counts(ms.TumblingWindows(10, grace=grace))), (1 << 63) - 1
+        closed = [(f"b@{last - 7}-{last}", "1", last)] if grace == 0 else []
+        assert sent(host.run("in", ("a", "x", 3), ("b", "x", last))) == [("a@0-10", "1", 3), *closed]
+        assert sent(host.run("in", ("c", None, last))) == (
+            [(f"c@{last - 7}-{last}", "1", last)] if grace == 0 else []
+        )
+
     def test_the_deletions_of_sessions_that_grew_are_not_given(self) -> None:
         host = Host(final_counts(ms.SessionWindows(10, grace=0)))
         assert sent(host.run("in", ("a", "x", 0), ("a", "x", 10), ("b", "x", 20))) == [("a@0-10", "2", 10)]

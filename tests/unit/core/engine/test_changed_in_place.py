@@ -144,6 +144,124 @@ def test_each_pair_of_a_join_of_streams_has_a_result_of_its_own() -> None:
     assert {} in stored
 
 
+def minute(grouped: ms.KGroupedStream[Any, Any]) -> Any:
+    return grouped.windowed_by(ms.TumblingWindows(60_000, grace=0))
+
+
+TABLES: dict[str, Callable[[ms.KStream[Any, Any]], ms.KTable[Any, Any]]] = {
+    "table": lambda stream: stream.to_table(value=JSON),
+    "derived": lambda stream: stream.to_table(value=JSON).map_values(
+        lambda value: value, value=JSON, store="derived"
+    ),
+    "reduce": lambda stream: stream.group_by_key(value=JSON).reduce(lambda first, second: second),
+    "aggregate": lambda stream: stream.group_by_key(value=JSON).aggregate(dict, newest, value=JSON),
+    "windows": lambda stream: minute(stream.group_by_key(value=JSON)).aggregate(dict, newest, value=JSON),
+    "sliding": lambda stream: (
+        stream.group_by_key(value=JSON)
+        .windowed_by(ms.SlidingWindows(1, grace=0))
+        .aggregate(dict, newest, value=JSON)
+    ),
+    "session": lambda stream: (
+        stream.group_by_key(value=JSON)
+        .windowed_by(ms.SessionWindows(1, grace=0))
+        .reduce(lambda first, second: second)
+    ),
+}
+
+
+def newest(key: str, value: Any, aggregate: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize("commit_every", [1, 2, 10])
+@pytest.mark.parametrize("cache", [0, 300, 1 << 20])
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_row_that_waits_in_a_cache_is_not_changed_by_other_functions(
+    table: Callable[[ms.KStream[Any, Any]], ms.KTable[Any, Any]], cache: int, commit_every: int
+) -> None:
+    builder = ms.StreamsBuilder()
+    stream: ms.KStream[str, Any] = builder.stream("in", value=JSON)
+    table(stream).to_stream().to("out", value=JSON)
+
+    def touched(value: dict[str, Any]) -> dict[str, Any]:
+        value["names"].append("touched")
+        return value
+
+    stream.map_values(touched).to("touched", value=JSON)
+    records = [("in", key, {"names": [key]}, 0) for key in "abcd"]
+    options = {"statestore_cache_max_bytes": cache, "commit_every": commit_every}
+    results = written(builder.build(), records, "out", **options)
+    assert results == [{"names": [key]} for key in "abcd"]
+
+
+async def answered(value: Any) -> Any:
+    return value
+
+
+async def performed(record: ms.Record[Any, Any], context: Any) -> None:
+    context.forward(record)
+
+
+CALLED: dict[str, Callable[[ms.KStream[Any, Any]], ms.KStream[Any, Any]]] = {
+    "map_values_async": lambda stream: stream.map_values_async(answered),
+    "process_async": lambda stream: stream.process_async(performed),
+}
+
+
+@pytest.mark.parametrize("commit_every", [1, 10])
+@pytest.mark.parametrize("called", CALLED.values(), ids=CALLED)
+def test_the_argument_of_a_call_is_not_changed_before_the_call_begins(
+    called: Callable[[ms.KStream[Any, Any]], ms.KStream[Any, Any]], commit_every: int
+) -> None:
+    builder = ms.StreamsBuilder()
+    stream: ms.KStream[str, Any] = builder.stream("in", value=JSON)
+    called(stream).to("out", value=JSON)
+
+    def touched(value: dict[str, Any]) -> dict[str, Any]:
+        value["names"].append("touched")
+        return value
+
+    stream.map_values(touched).to("touched", value=JSON)
+    records = [("in", key, {"names": [key]}, 0) for key in "abcd"]
+    results = written(builder.build(), records, "out", commit_every=commit_every)
+    assert results == [{"names": [key]} for key in "abcd"]
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_a_join_does_not_change_the_old_row_that_waits_in_a_cache(cache: int) -> None:
+    """The right table waits in a cache while the left one changes twice; its old value is looked up, and forwarded later."""
+    builder = ms.StreamsBuilder()
+
+    def joined(left: str, right: list[str]) -> list[str]:
+        right.append(left)
+        return right
+
+    options = {name: ms.stores.options(name, cache=cached) for name, cached in (("l", False), ("r", True))}
+    left = builder.table("left", store=options["l"])
+    right = builder.table("right", value=JSON, store=options["r"])
+    added: list[Any] = []
+    removed: list[Any] = []
+
+    def add(key: str, value: Any, aggregate: int) -> int:
+        added.append(value)
+        return aggregate + 1
+
+    def remove(key: str, value: Any, aggregate: int) -> int:
+        removed.append(value)
+        return aggregate - 1
+
+    groups = left.join(right, joined, value=JSON).group_by(lambda key, value: (key, value), value=JSON)
+    groups.aggregate(lambda: 0, add, remove, value=JSON)
+    with TopologyTestDriver(builder.build(), commit_every=10, statestore_cache_max_bytes=cache) as driver:
+        for topic, value in (("left", "x"), ("right", ["old"])):
+            driver.pipe(topic, "k", value)
+        driver.commit()
+        for time, (topic, value) in enumerate((("right", ["new"]), ("left", "y"), ("left", "z"))):
+            driver.pipe(topic, "k", value, time)
+        driver.commit()
+    assert (removed, added[0], added[-1]) == (added[:-1], ["old", "x"], ["new", "z"])
+
+
 def test_headers_that_change_after_a_record_was_forwarded_are_not_sent() -> None:
     builder = ms.StreamsBuilder()
 

@@ -67,6 +67,19 @@ class TestWindows:
         assert outcome.wake_at_ms is None
         assert outcome.stream_time_ms == 4
 
+    @pytest.mark.parametrize("before_the_last", [0, 1, 30, 99])
+    @pytest.mark.parametrize(
+        "windows", [TUMBLING, ms.SlidingWindows(10, grace=5), ms.SessionWindows(10, grace=5)]
+    )
+    def test_the_wall_clock_does_not_pass_the_last_time(
+        self, make: Callable[..., ms.Topology], windows: Any, before_the_last: int
+    ) -> None:
+        """Time would be advanced by 100 ms. What closes at a later time than the last one never closes."""
+        host, last = Host(make(windows)), (1 << 63) - 1
+        run(host, 1000, ("a", "x", last - before_the_last))
+        assert len(sent(host.step(1100))) == (before_the_last >= 30)
+        assert sent(host.step(9000)) == []
+
     def test_but_not_before_their_end_and_grace(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(ms.TumblingWindows(1000, grace=500)))
         assert run(host, 7000, ("a", "x", 300)).wake_at_ms == 8200

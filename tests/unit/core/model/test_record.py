@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -36,6 +37,13 @@ def test_is_a_value() -> None:
 def test_has_no_negative_timestamp(make: object) -> None:
     with pytest.raises(ValueError, match="must not be negative: -"):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("make", [lambda: ms.Record("k", 1, 1 << 63), lambda: RECORD.with_timestamp(1 << 64)])
+def test_has_no_timestamp_that_a_topic_cannot_contain(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="must be at most 9223372036854775807: "):
+        make()
+    assert ms.Record("k", 1, (1 << 63) - 1).timestamp == (1 << 63) - 1
 
 
 @pytest.mark.parametrize("timestamp", [1.5, "now", None])

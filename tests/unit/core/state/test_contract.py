@@ -281,14 +281,17 @@ def test_a_value_that_does_not_fit_is_refused_and_leaves_the_store_as_it_was(
     assert kind.get(harness.store, "a") == 1
 
 
-def test_a_number_that_is_too_large_is_refused_with_its_key_at_the_end(
-    kind: Kind, harness: StoreHarness
+@pytest.mark.parametrize(
+    ("serde", "value"),
+    [(INT, 1 << 63), (ms.serdes.int32, 1 << 31), (ms.serdes.int16, -(1 << 15) - 1), (TEXT, "\ud83d")],
+)
+def test_a_number_with_too_many_bits_and_text_with_a_surrogate_are_refused_at_once(
+    kind: Kind, make: Callable[[], Engine], serde: ms.Serde[Any], value: Any
 ) -> None:
-    kind.put(harness.store, "a", 1 << 63)
-    with pytest.raises(
-        SerdeError, match=r"^store 'counts', key b'a.*: serdes\.int64 takes an int of 64 bits.*micro-batch"
-    ):
-        harness.store.drain()
+    harness = StoreHarness(make, kind.spec(TEXT, serde))
+    with pytest.raises(SerdeError, match=rf"^store 'counts': serdes\.{serde.name} takes "):
+        kind.put(harness.store, "a", value)
+    harness.store.drain()
 
 
 @pytest.mark.parametrize("serde", [INT, JSON])

@@ -49,7 +49,7 @@ from millstream.core.engine.asynchronous.backlog import Backlog
 from millstream.core.engine.asynchronous.backlog_stores import StoredRecord
 from millstream.core.engine.asynchronous.backpressure import Backpressure, HotKeys
 from millstream.core.engine.asynchronous.call_failures import CallFailures
-from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, InFlightStore, own
 from millstream.core.engine.asynchronous.ordering import Ordering
 from millstream.core.engine.asynchronous.record_keys import key_id
 from millstream.core.engine.asynchronous.requests import Request
@@ -127,7 +127,7 @@ class InFlightRecords:
     ) -> None:
         origin, now_ms = self._runtime.metadata(), self._runtime.now_ms
         record = InFlightRecord(
-            self._next, origin, key, value, timestamp, headers=headers, request=request, came_ms=now_ms
+            self._next, origin, key, own(value), timestamp, headers=headers, request=request, came_ms=now_ms
         )
         self._next += 1
         self._identify(record)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -28,6 +29,7 @@ _BLOCK: Final = 512
 _BLOCK_BYTES: Final = 1 << 17
 """Approximate limit of the size of a block's values, because a block is one record of the changelog topic."""
 _USUAL_BYTES: Final = 256
+_UNCHANGEABLE: Final = frozenset((str, bytes, int, float, bool, type(None)))
 
 Origin: TypeAlias = tuple[str, int, int]
 """Topic, partition and offset."""
@@ -37,6 +39,16 @@ _partition = lru_cache(1024)(TopicPartition)
 
 Label: TypeAlias = tuple[Origin | None, int, str | None]
 """``origin``, ``came_ms`` and ``why`` of a record, which the backlog stores beside the record's row."""
+
+
+def own(value: Any) -> Any:
+    """Return a copy of the value of a record: a function elsewhere may change the object before the call begins, at the end of the step."""
+    if type(value) in _UNCHANGEABLE:
+        return value
+    try:
+        return deepcopy(value)
+    except Exception:  # then it cannot be sent to the async worker either, which is reported there
+        return value
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)

@@ -21,6 +21,7 @@ from millstream.core.engine.compile import Call, Compiled, columns_of, compile_n
 from millstream.core.model.errors import MillstreamError
 from millstream.core.model.record import Headers
 from millstream.core.model.serdes import Serde
+from millstream.core.state.values import Values
 from millstream.core.topology import nodes as n
 from millstream.core.topology.folds import RECIPES, Fold
 
@@ -30,6 +31,10 @@ INCOMPLETE: Final = "null key or value in an aggregation"
 Entry = tuple[Any, int]
 """An aggregate and its timestamp."""
 Fetch = Callable[[bytes], "Entry | None"]
+
+
+def _unchanged(result: Any) -> Any:
+    return result
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,24 @@ class Before:
             return self.numbers
         return self.numbers[: self.numbers.index(len(self.entries))]
 
-    def folded(self, results: list[Any], aggregates: list[Any], timestamps: list[int]) -> Folded:
+    def folded(
+        self,
+        results: list[Any],
+        aggregates: list[Any],
+        timestamps: list[int],
+        stored: Callable[[Any], Any] = _unchanged,
+    ) -> Folded:
         """Return the results of a fold.
 
         Args:
             results: Per record, up to the first record that could not be folded.
-            aggregates: By key number, the last result.
+            aggregates: By key number, the last result as the store returns it.
             timestamps: Of the records of the batch.
+            stored: Returns a result as the store returns it.
         """
         complete = len(results) == len(timestamps)
         newest, latest = self._newest(timestamps if complete else timestamps[: len(results)])
-        folded = Folded(results, newest, self.numbers, list(zip(aggregates, latest)))
+        folded = Folded(results, newest, self.numbers, list(zip(aggregates, latest)), stored)
         return folded if complete else folded.head(len(results))
 
     def _newest(self, timestamps: list[int]) -> tuple[list[int], list[int]]:
@@ -89,19 +101,21 @@ class Folded:
         results: Per record, the aggregate that includes the record. If a record could not be folded, the results end before it.
         timestamps: Per result, the largest timestamp of its key so far, ms since the epoch.
         entries: The entries after the batch, by key number.
+        stored: Returns a result as the store returns it.
     """
 
     results: list[Any]
     timestamps: list[int]
     numbers: Sequence[int]
     entries: list[Entry]
+    stored: Callable[[Any], Any]
 
     def head(self, records: int) -> Folded:
         """Return the results of the first records only."""
         results, timestamps = self.results[:records], self.timestamps[:records]
         last = dict(zip(self.numbers, range(len(results)))).values()  # in the order of the numbers
-        entries = [(results[record], timestamps[record]) for record in last]
-        return Folded(results, timestamps, self.numbers, entries)
+        entries = [(self.stored(results[record]), timestamps[record]) for record in last]
+        return Folded(results, timestamps, self.numbers, entries, self.stored)
 
 
 Folding = Callable[[Before, Sequence[Any], "list[int]"], Folded]
@@ -145,17 +159,38 @@ def _folded_counts(before: Before, values: Sequence[Any], timestamps: list[int])
 
 
 class _Combining:
-    """Folds values with the step function of a recipe. Stateless."""
+    """Folds values with the step function of a recipe. Stateless.
+
+    The next step gets an aggregate as the store returns it, because its serde may change it: ``float32`` rounds it.
+    """
 
     def __init__(self, fold: Fold, serde: Serde[Any]) -> None:
         recipe = RECIPES[fold]
         self._step, self._zero = recipe.step, recipe.zero
-        self._serialize = serde.serialize
+        values = Values("", serde)
+        self._checked, self._fits = values.checked, values.fits
         self._known = frozenset(serde.accepts)
 
     def folded(self, before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
+        results, so_far = self._fold(before, values, self._known)
+        try:
+            fit = all(map(self._fits, results))
+        except TypeError:  # a result of another type than those in accepts
+            fit = False
+        if not fit:
+            results, so_far = self._fold(before, values, frozenset())
+        return before.folded(results, so_far, timestamps, self._stored)
+
+    def _fold(
+        self, before: Before, values: Sequence[Any], known: frozenset[type]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the results, and by key number the last one as the store returns it.
+
+        Args:
+            known: The types of results that fit.
+        """
         results: list[Any] = []
-        give, step, zero, known = results.append, self._step, self._zero, self._known
+        give, step, zero, stored = results.append, self._step, self._zero, self._stored
         so_far = [zero if entry is None else entry[0] for entry in before.entries]
         with suppress(
             Exception
@@ -163,16 +198,15 @@ class _Combining:
             for number, value in zip(before.readable(), values):
                 old = so_far[number]
                 new = value if old is None else step(old, value)
-                if type(new) not in known:
-                    self._check(new)
-                so_far[number] = new
+                so_far[number] = new if type(new) in known else stored(new)
                 give(new)
-        return before.folded(results, so_far, timestamps)
+        return results, so_far
 
-    def _check(self, new: Any) -> None:
-        if new is None:
+    def _stored(self, new: Any) -> Any:
+        stored = None if new is None else self._checked(new)
+        if stored is None:
             raise ValueError("a result that deletes the entry")
-        self._serialize(new)
+        return stored
 
 
 @compile_node.register

@@ -46,7 +46,7 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
         return None
 
     def emit_until(now: int) -> None:
-        while buffer.next <= now - wait:
+        while buffer.has_until(now - wait):
             emit()
 
     def emit() -> None:
@@ -69,12 +69,17 @@ def _compile_suppress(node: Suppress, compiled: Compiled) -> Call:
 
 
 class Buffer:
-    """The buffered rows of a suppressed table. Owned by the task."""
+    """The buffered rows of a suppressed table. Owned by the task.
+
+    Attributes:
+        has_until: Returns whether a row has a buffer time that is not later than a time.
+    """
 
     def __init__(self, node: Suppress, compiled: Compiled) -> None:
         self._runtime = compiled.runtime
         stores = compiled.runtime.stores
         self._rows = Timeline(stores[node.buffer.name])
+        self.has_until = self._rows.has_until
         self._times = None if node.buffer_times is None else stores[node.buffer_times.name]
         self._key = node.key
         self._checked = Values(node.buffer.name, node.value).checked

@@ -28,6 +28,7 @@ from millstream.core.engine.operators.windows.session_windows import LATE, aggre
 from millstream.core.engine.operators.windows.window_columns import KeysInWindows, drop_incomplete
 from millstream.core.model import serdes
 from millstream.core.model.serdes import Serde
+from millstream.core.state.values import fits_certainly
 from millstream.core.topology.window_nodes import SessionAggregate
 
 _BOUNDS: Final = struct.Struct(">qq")
@@ -99,7 +100,7 @@ class _SessionAggregation:
         self._runtime, self._row, self._child = compiled.runtime, compiled.call(node), child
         self._memory = compiled.runtime.memory(node.remembered_as)
         self._store, self._key = compiled.runtime.stores[node.store.name], node.store.key
-        self._accepts = frozenset(node.store.value.accepts)
+        self._accepts, self._fits = frozenset(node.store.value.accepts), fits_certainly(node.store.value)
         self._aggregated, self._with_values = aggregation_of(node), needs_values(node.fold)
         self._gap, self._wait = node.windows.gap_ms, node.windows.gap_ms + node.windows.grace_ms
         self._retention = node.store.retention_ms
@@ -133,7 +134,7 @@ class _SessionAggregation:
         """Add records to their sessions. Return the number of added records, which ends before the first one that fails."""
         time, oldest = self._memory.get("time", -1), self._store.oldest
         gap, wait, retention, accepts = self._gap, self._wait, self._retention, self._accepts
-        sessions_of, aggregated = batch.sessions, self._aggregated
+        sessions_of, aggregated, fits = batch.sessions, self._aggregated, self._fits
         appends: list[Callable[[Any], None]] = [column.append for column in results]
         to_record, to_start, to_end, to_aggregate = appends
         late = number = 0
@@ -152,7 +153,7 @@ class _SessionAggregation:
                     late += 1
                     continue
                 new = aggregated(None, value, merged)
-                if type(new) not in accepts:
+                if type(new) not in accepts or not fits(new):
                     return number
                 sessions[first : first + len(merged)] = [(end, start, new)]
                 if end > batch.newest:

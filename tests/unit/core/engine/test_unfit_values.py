@@ -1,0 +1,63 @@
+"""Values that do not fit the serde of a store fail with their record, although most values are not serialised when they are put."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import millstream as ms
+
+MINUTE = ms.TumblingWindows(60_000, grace=0)
+KEEPING: dict[str, Callable[[ms.KStream[Any, Any], ms.Serde[Any]], ms.KTable[Any, Any]]] = {
+    "table": lambda stream, serde: stream.to_table(value=serde),
+    "versioned": lambda stream, serde: stream.to_table(
+        value=serde, store=ms.stores.options("versions", history_retention=10)
+    ),
+    "derived": lambda stream, serde: stream.to_table(value=ms.serdes.json).map_values(
+        lambda value: value, value=serde, store="derived"
+    ),
+    "reduce": lambda stream, serde: stream.group_by_key(value=serde).reduce(max),
+    "max": lambda stream, serde: stream.group_by_key(value=serde).max(),
+    "windows": lambda stream, serde: stream.group_by_key(value=serde).windowed_by(MINUTE).max(),
+    "reduce windows": lambda stream, serde: stream.group_by_key(value=serde).windowed_by(MINUTE).reduce(max),
+    "sliding": lambda stream, serde: (
+        stream.group_by_key(value=serde).windowed_by(ms.SlidingWindows(1_000, grace=0)).reduce(max)
+    ),
+    "sessions": lambda stream, serde: (
+        stream.group_by_key(value=serde).windowed_by(ms.SessionWindows(1_000, grace=0)).max()
+    ),
+}
+UNFIT: dict[str, tuple[ms.Serde[Any], Any, Any]] = {
+    "a surrogate": (ms.serdes.string, "\u00e9", "\ud83d"),
+    "17 bits": (ms.serdes.int16, (1 << 15) - 1, 1 << 15),
+    "33 bits": (ms.serdes.int32, (1 << 31) - 1, 1 << 31),
+    "65 bits": (ms.serdes.int64, (1 << 63) - 1, 1 << 63),
+}
+
+
+@pytest.mark.parametrize("commit_every", [1, 2, 10])
+@pytest.mark.parametrize("unfit_value", UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("keeping", KEEPING.values(), ids=KEEPING)
+def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
+    keeping: Callable[[ms.KStream[Any, Any], ms.Serde[Any]], ms.KTable[Any, Any]],
+    unfit_value: tuple[ms.Serde[Any], Any, Any],
+    commit_every: int,
+) -> None:
+    serde, fits, unfit = unfit_value
+    builder = ms.StreamsBuilder()
+    stream = builder.stream("in", value=ms.serdes.json).map_values(ms.col(0))  # type: ignore[arg-type]
+    keeping(stream, serde).to_stream().to("out", value=serde)
+    with ms.testing.TopologyTestDriver(
+        builder.build(),
+        policies=ms.ErrorPolicies(process="skip"),
+        commit_every=commit_every,
+        statestore_cache_max_bytes=0,
+    ) as driver:
+        for time, value in enumerate((fits, unfit, fits)):
+            driver.pipe("in", "k", json.dumps([value]).encode(), time)
+        driver.commit()
+        assert {record.value for record in driver.read("out")} <= {fits, None}
+        assert driver.dropped() == {"process error": 1}
