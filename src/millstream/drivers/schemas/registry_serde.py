@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
+from millstream.drivers.schemas import registry_answers
 from millstream.drivers.schemas.protobuf_records import from_message, to_message
 from millstream.drivers.schemas.record_types import check_finite, from_plain, in_utc, to_plain
 from millstream.drivers.schemas.typed_json import format_of
@@ -89,7 +90,9 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
                 return client
         settings = {name: _revealed(value) for name, value in registry}
         try:
-            client = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
+            client = registry_answers.checked(
+                SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
+            )
         except (AttributeError, TypeError, ValueError) as error:
             raise SettingsError(
                 f"the client of the schema registry rejects its settings: {_without_user_info(str(error))}"
@@ -115,7 +118,6 @@ _USER_INFO: Final = re.compile(r"//[^/,]*@")
 _INSTANT: Final = '"timestamp-'
 _LOCAL: Final = '"local-timestamp-'
 """The beginnings of Avro's types of a time with and without a zone."""
-_NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
 
 
 @dataclass(frozen=True)
@@ -184,12 +186,12 @@ class RegistrySerde:
             except MillstreamError:
                 raise
             except Exception as error:
-                if not _is_outage(error):
+                if not registry_answers.is_outage(error):
                     raise SerdeError(f"{self._spec.format}: {_reason(error)}") from None
                 if time.monotonic() > deadline:
                     raise UnavailableError(
                         f"the schema registry {self._address()} has not answered for {_PATIENCE_S:.0f} "
-                        f"s: {error}. No records are lost: start the application again when the registry responds"
+                        f"s: {registry_answers.explained(error)}. No records are lost: start the application again when the registry responds"
                     ) from None
             time.sleep(_PAUSE_S)
 
@@ -284,13 +286,6 @@ _SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str], str]]] =
     "record": _by_record,
     "topic_record": _by_topic_and_record,
 }
-
-
-def _is_outage(error: Exception) -> bool:
-    """Return whether an error concerns the registry, not a record."""
-    if isinstance(error, SchemaRegistryError):
-        return error.http_status_code >= 500 or error.http_status_code in _NOT_THE_RECORD
-    return isinstance(error, OSError | OAuthTokenError) or type(error).__module__.startswith("httpx")
 
 
 def _reason(error: Exception) -> str:
