@@ -47,7 +47,7 @@ def registry_of(given: str | Mapping[str, Any]) -> Registry:
             request, in seconds) is 10 by default.
 
     Raises:
-        SettingsError: If there is no address, or a setting that is text has another type.
+        SettingsError: If there is no address, or a setting that is text or a number has another type.
     """
     if not isinstance(given, str | Mapping):
         raise SettingsError(f"registry={given!r} is neither an address nor settings by name")
@@ -63,11 +63,22 @@ def registry_of(given: str | Mapping[str, Any]) -> Registry:
                 f"the setting {name!r} of the schema registry is text or a reference such as ms.secret.env('NAME'), not "
                 f"{type(value).__name__}"
             )
+        if name in _NUMBERS and isinstance(value, str | bool):
+            raise SettingsError(f"the setting {name!r} of the schema registry is a number, not {value!r}")
     return tuple(sorted(settings.items()))
 
 
 _TEXT: Final = re.compile(r"url|basic\.auth\..*|ssl\.(ca|certificate|key)\.(location|password)")
 """Names of the settings whose value is text; others may be numbers, dictionaries or functions."""
+_NUMBERS: Final = (
+    "timeout",
+    "max.retries",
+    "retries.wait.ms",
+    "retries.max.wait.ms",
+    "cache.capacity",
+    "cache.latest.ttl.sec",
+)
+"""Names of the settings whose value is a number. The client would use a ``timeout`` as text in each request, and fail."""
 _SECRET_TEXT: Final = ("fetch", "get_secret_value")
 """The methods that return the text of a reference to a secret, and of pydantic's ``SecretStr``."""
 

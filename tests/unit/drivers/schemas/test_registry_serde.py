@@ -393,6 +393,8 @@ def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
             {"registry": {"url": "mock://x", "basic.auth.user.info": {"env": "INFO"}}},
             r"'basic.auth.user.info' of .* is text or a reference such as ms.secret.env\('NAME'\), not dict",
         ),
+        ({"registry": {"url": "mock://x", "timeout": "5"}}, "the setting 'timeout' .* is a number, not '5'"),
+        ({"registry": {"url": "mock://x", "max.retries": True}}, "the setting 'max.retries' .* not True"),
         ({"registry": {"url": "mock://x"}, "subject": "topics"}, "subject='topics' must be one of 'topic'"),
         ({"registry": "mock://x", "register": "always"}, "register='always' must be one of 'auto'"),
     ],
