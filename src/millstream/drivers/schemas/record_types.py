@@ -317,13 +317,55 @@ def _checked_name(name: Any, where: str) -> str:
     )
 
 
+def _union(union: Any, known: dict[type[Any], str], where: str) -> Any:
+    """Return a union without equal branches, in the order in which Avro's library finds the right one.
+
+    It writes the first branch that fits: an int also fits double, and a datetime is also a date.
+
+    Raises:
+        SettingsError: If no order is right, so that some objects would be read as others.
+    """
+    branches: list[Any] = []
+    forms: dict[Any, Any] = {}
+    for hint in get_args(union):
+        found = _type(hint, known, where)
+        for branch in found if isinstance(found, list) else [found]:
+            if branch in branches:
+                continue
+            branches.append(branch)
+            others = [forms.setdefault(claim, hint) for claim in _claims(hint, branch)]
+            other = next((other for other in others if other is not hint), None)
+            if other is not None:
+                raise SettingsError(
+                    f"{where} has the type {union!r}, but Avro's data does not tell {other!r} and {hint!r} apart. Use one of "
+                    "the two, or give the schema as text"
+                )
+    return sorted(branches, key=_rank) if len(branches) > 1 else branches[0]
+
+
+def _rank(branch: Any) -> int:
+    return 0 if branch == "null" else 2 if branch in ("double", _PRIMITIVES[date]) else 1
+
+
+def _claims(hint: Any, branch: Any) -> tuple[Any, ...]:
+    """Return what only one branch of a union may be. An int would also be written as a date or a time."""
+    if is_pydantic(hint):
+        return (tuple((name, str(field.annotation)) for name, field in hint.model_fields.items()),)
+    if branch == "long":
+        return ("date", "timestamp-micros")
+    if isinstance(branch, str):
+        return (branch,)
+    return (
+        branch["logicalType"] if branch["type"] in ("int", "long") else branch.get("name", branch["type"]),
+    )
+
+
 def _type(hint: Any, known: dict[type[Any], str], where: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _type(arguments[0], known, where)
     if origin in (Union, types.UnionType):
-        branches = [_type(branch, known, where) for branch in arguments]
-        return sorted(branches, key=lambda branch: branch != "null")
+        return _union(hint, known, where)
     if origin in (list, tuple, set, frozenset) and len(set(arguments) - {...}) == 1:
         return {"type": "array", "items": _type(arguments[0], known, where)}
     if origin is dict and arguments[0] is str:
