@@ -12,7 +12,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -28,6 +30,7 @@ from millstream.core.model.errors import MillstreamError, SerdeError, SettingsEr
 from millstream.core.model.serdes import SerdeContext
 from millstream.drivers.schemas import registry_answers
 from millstream.drivers.schemas.protobuf_records import from_message, to_message
+from millstream.drivers.schemas.readable_types import is_pydantic
 from millstream.drivers.schemas.record_types import check_finite, from_plain, in_utc, to_plain
 from millstream.drivers.schemas.typed_json import format_of
 
@@ -237,8 +240,20 @@ def _writer(spec: SchemaFormat) -> Any:
     plain = (lambda value: value) if convert is None else convert
     if spec.format == "avro":
         zoned = in_utc if _INSTANT in spec.schema and _LOCAL not in spec.schema else (lambda data: data)
-        return AvroSerializer(client, spec.schema, lambda value, _: zoned(plain(value)), conf)
+        make = partial(AvroSerializer, client, spec.schema, lambda value, _: zoned(plain(value)))
+        if _may_have_unknown_fields(spec):
+            with suppress(ValueError):  # an older client does not have this setting
+                return make({**conf, "validate.strict.allow.default": True})
+        return make(conf)
     return JSONSerializer(spec.schema, client, lambda value, _: _finite(plain(value)), conf)
+
+
+def _may_have_unknown_fields(spec: SchemaFormat) -> bool:
+    """Return whether data may have fields that its schema lacks. Avro's library would leave them out without an error.
+
+    The newest registered schema may lack fields of the type.
+    """
+    return spec.register != "never" and (spec.of is None or is_pydantic(spec.of))
 
 
 def _finite(plain: Any) -> Any:

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
-from pydantic import SecretStr
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 import millstream as ms
 from millstream.core.model.errors import DeserializationError, SerdeError, SettingsError, UnavailableError
@@ -93,6 +93,26 @@ def test_check_needs_a_registered_schema_and_never_uses_the_newest(registry: str
     newest = ms.serdes.avro(Order, registry=registry, register="never")
     assert serialize_for_topic(again, Order("a", 1), "orders", "value", ()) == (data, ())
     assert serialize_for_topic(newest, Order("a", 1), "orders", "value", ()) == (data, ())
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    id: str
+
+
+def test_a_field_that_the_schema_lacks_is_not_lost_without_an_error(registry: str) -> None:
+    fields = [{"name": "id", "type": "string"}, {"name": "note", "type": "string", "default": ""}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    auto = ms.serdes.avro(schema, registry=registry, subject="record")
+    assert auto.deserialize(auto.serialize({"id": "a"})) == {"id": "a", "note": ""}
+    refused = pytest.raises(SerdeError, match=r"more fields than the schema specifies: notes")
+    with refused:
+        auto.serialize({"id": "a", "notes": "gift"})
+    with refused:
+        ms.serdes.avro(Open, registry=registry).serialize(Open(id="a", notes="gift"))
+    # whoever asks for the newest registered schema gets the fields that it has
+    newest = ms.serdes.avro(schema, registry=registry, subject="record", register="never")
+    assert newest.deserialize(newest.serialize({"id": "a", "notes": "gift"})) == {"id": "a", "note": ""}
 
 
 def test_json_schema_and_typed_json(registry: str) -> None:
