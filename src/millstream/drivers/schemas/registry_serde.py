@@ -295,19 +295,30 @@ def _message_reader(of: type[Any] | None, message: type[Message], client: Schema
     return lambda data, context: convert(from_message(deserializer(data, context)))
 
 
-def _by_topic(context: SerializationContext, record: str) -> str:
-    return record if context.topic is None else f"{context.topic}-{context.field}"  # a store has no topic
+def _by_topic(context: SerializationContext, record: str | None) -> str:
+    return (
+        _named(record) if context.topic is None else f"{context.topic}-{context.field}"
+    )  # a store has no topic
 
 
-def _by_record(context: SerializationContext, record: str) -> str:
+def _by_record(context: SerializationContext, record: str | None) -> str:
+    return _named(record)
+
+
+def _by_topic_and_record(context: SerializationContext, record: str | None) -> str:
+    return _named(record) if context.topic is None else f"{context.topic}-{_named(record)}"
+
+
+def _named(record: str | None) -> str:
+    if record is None:
+        raise SerdeError(
+            "the schema has no name, so it has no subject in a store, and none with subject='record' or 'topic_record'. Give a JSON "
+            "Schema a title, and use a record as the schema in Avro"
+        )
     return record
 
 
-def _by_topic_and_record(context: SerializationContext, record: str) -> str:
-    return record if context.topic is None else f"{context.topic}-{record}"
-
-
-_SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str], str]]] = {
+_SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str | None], str]]] = {
     "topic": _by_topic,
     "record": _by_record,
     "topic_record": _by_topic_and_record,

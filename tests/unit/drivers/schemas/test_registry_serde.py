@@ -65,6 +65,20 @@ def test_subjects_follow_the_strategy(registry: str, subject: str, expected: str
     assert client_of(registry_of(registry)).get_subjects() == [expected]
 
 
+def test_a_schema_without_a_name_has_no_subject_without_a_topic(registry: str) -> None:
+    refused = pytest.raises(
+        SerdeError, match=r"the schema has no name, so it has no subject in a store.*title"
+    )
+    for subject in ("topic", "record", "topic_record"):
+        visits = ms.serdes.json_schema({"type": "object"}, registry=registry, subject=subject)
+        with refused:
+            visits.serialize({"page": "/"})
+        if subject != "topic":
+            with refused:
+                serialize_for_topic(visits, {"page": "/"}, "visits", "value", ())
+    assert client_of(registry_of(registry)).get_subjects() == []
+
+
 def test_a_reader_of_the_next_version_fills_in_the_default(registry: str) -> None:
     old = ms.serdes.avro(Order, registry=registry)
     schema = {**_schema(Order2), "name": "Order"}
