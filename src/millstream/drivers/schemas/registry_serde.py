@@ -201,13 +201,20 @@ class RegistrySerde:
                 raise
             except Exception as error:
                 if not registry_answers.is_outage(error):
-                    raise SerdeError(f"{self._spec.format}: {_reason(error)}") from None
+                    why = None if writing else _unframed(data, context)
+                    raise SerdeError(f"{self._spec.format}: {why or self._reason(error)}") from None
                 if time.monotonic() > deadline:
                     raise UnavailableError(
                         f"the schema registry {self._address()} has not answered for {_PATIENCE_S:.0f} "
                         f"s: {registry_answers.explained(error)}. No records are lost: start the application again when the registry responds"
                     ) from None
             time.sleep(_PAUSE_S)
+
+    def _reason(self, error: Exception) -> str:
+        text = str(error) or type(error).__name__
+        if isinstance(error, SchemaRegistryError):
+            return f"the schema registry {self._address()} answers: {text}"
+        return text if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {text}"
 
     def _address(self) -> str:
         return _without_user_info(str(dict(self._spec.registry)["url"]))
@@ -325,13 +332,21 @@ _SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str | None], s
 }
 
 
-def _reason(error: Exception) -> str:
-    text = str(error) or type(error).__name__
+def _unframed(data: bytes, context: SerdeContext) -> str | None:
+    """Return why bytes cannot be in Confluent's wire format, or None if they may be."""
+    if any(name == f"__{context.side}_schema_id" for name, _ in context.headers):
+        return None  # newer producers may write the id there
+    if data and data[0] in _SMALLEST and len(data) >= _SMALLEST[data[0]]:
+        return None
+    start = f"they begin with {data[:10]!r}" if data else "they are empty"
     return (
-        text
-        if isinstance(error, SchemaRegistryError | TypeError | ValueError)
-        else f"{type(error).__name__}: {text}"
+        f"the bytes are not in Confluent's wire format, a zero byte, the id of a schema and data: {start}. The producer used no "
+        "schema registry: read this topic with the serde for its format"
     )
+
+
+_SMALLEST: Final = {0: 6, 1: 18}
+"""Least number of bytes by the first one: 0 precedes an id of 4 bytes, 1 a GUID of 16."""
 
 
 def name_of(schema: str) -> str:

@@ -362,13 +362,22 @@ def test_bytes_of_another_format_go_to_the_deserialize_policy(registry: str, dat
     builder.stream("orders", value=ms.serdes.avro(Order, registry=registry)).to("out", value=ms.serdes.json)
     with (
         ms.testing.TopologyTestDriver(builder.build()) as driver,
-        pytest.raises(DeserializationError, match=r"failed in stage 'deserialize'.*avro: "),
+        pytest.raises(
+            DeserializationError,
+            match=r"failed in stage 'deserialize'.*avro: the bytes are not in Confluent's wire format",
+        ),
     ):
         driver.pipe("orders", "k", data)
     policies = ms.ErrorPolicies(deserialize="skip")
     with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
         driver.pipe("orders", "k", data)
         assert driver.read("out") == []
+
+
+def test_an_unknown_schema_id_names_the_registry(registry: str) -> None:
+    orders = ms.serdes.avro(Order, registry=registry)
+    with pytest.raises(SerdeError, match=f"avro: the schema registry {registry} answers: Schema Not Found"):
+        orders.deserialize(b"\x00\x00\x00\x00\x63\x02a\x02")
 
 
 def test_an_outage_is_waited_for_and_then_no_policy_leaves_the_record_out(
