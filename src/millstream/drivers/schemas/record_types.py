@@ -58,8 +58,10 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
     """Return the Avro schema of a record type.
 
     Raises:
-        SettingsError: If the type of a field has no Avro counterpart, or the type could not be written or read.
+        SettingsError: If the type of a field has no Avro counterpart, the type could not be written or read, or the namespace is no name.
     """
+    for part in () if namespace is None else namespace.split("."):
+        _checked_name(part, f"a part of namespace={namespace!r}")
     schema = _record(of, {})
     check_readable(of)
     check_structs(of)

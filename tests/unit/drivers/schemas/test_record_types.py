@@ -266,6 +266,9 @@ def test_types_without_a_form_in_avro_are_refused(hint: Any, why: str) -> None:
         avro_schema(odd)
     with pytest.raises(SettingsError, match=r"the name of a field of Odd is 'größe'"):
         avro_schema(make_dataclass("Odd", [("größe", int)]))
+    for namespace in ("my-shop", "shop..orders", ""):
+        with pytest.raises(SettingsError, match=r"a part of namespace='.*' is '.*', but Avro's names"):
+            avro_schema(Order, namespace)
     with pytest.raises(SettingsError, match=r"the name of .*Box\[int\].* is 'Box\[int\]'"):
         avro_schema(create_model("Box[int]", x=(int, 1)))
 
