@@ -82,6 +82,11 @@ class TestValues:
             ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be \(not shown\): "),
             ("bootstrap_servers", " ", r"cannot be ' ': Input should not be empty"),
             ("state_dir", "", r"cannot be '': Input should not be empty"),
+            (
+                "checkpoint_location",
+                "",
+                r"^the setting 'checkpoint_location' cannot be '': Input should not be empty",
+            ),
             ("http_host", "", r"cannot be '': Input should not be empty"),
             ("dead_letter_topic", "", r"cannot be '': Input should be 1 to 249 letters"),
             ("dead_letter_topic", "a b", r"cannot be 'a b': Input should be 1 to 249 letters"),
