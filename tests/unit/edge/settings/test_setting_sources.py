@@ -30,6 +30,19 @@ def test_a_reference_to_a_secret_replaces_another_one(
     assert settings_from(given).kafka == {"sasl.password": ms.secret.env("OTHER")}
 
 
+@pytest.mark.parametrize("first", ["", "__ENV"])
+def test_two_variables_for_one_entry_are_refused(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    monkeypatch.setenv("MILLSTREAM_PRODUCER__SASL_PASSWORD__FILE", "/run/secrets/producer")
+    monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_PASSWORD__FILE", "/run/secrets/kafka")
+    settings_from({"bootstrap_servers": "localhost:9092"})
+    monkeypatch.setenv(f"MILLSTREAM_KAFKA__SASL_PASSWORD{first}", "changeit")
+    with pytest.raises(
+        SettingsError, match=r"_PASSWORD\w*' and 'MILLSTREAM_KAFKA\w+' set the same entry"
+    ) as raised:
+        settings_from({"bootstrap_servers": "localhost:9092"})
+    assert "changeit" not in str(raised.value)
+
+
 def test_both_names_of_a_setting_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file(tmp_path, monkeypatch, '[kafka]\n"sasl.mechanism" = "PLAIN"\n"sasl.password" = "from file"\n')
     monkeypatch.setenv("MILLSTREAM_KAFKA", '{"sasl.mechanisms": "SCRAM-SHA-512"}')

@@ -200,6 +200,7 @@ class TestSources:
         monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID", "other")
         with pytest.raises(SettingsError, match=r"'group.id' cannot be set here"):
             settings_from(SERVERS)
+        monkeypatch.delenv("MILLSTREAM_KAFKA__GROUP_ID")
         monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID__VAULT", "x")
         with pytest.raises(SettingsError, match=r"names a secret: \{'env': 'NAME'\}|cannot be set here"):
             settings_from(SERVERS)
