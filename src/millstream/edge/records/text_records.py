@@ -100,7 +100,7 @@ def send_text(
     return write(
         settings,
         topic,
-        ((_parsed_bytes(key, forms[0]), _parsed_bytes(value, forms[1]), None) for key, value in records),
+        ((_parsed_bytes(key, forms[0]), _parsed_bytes(value, forms[1]), None, ()) for key, value in records),
     )
 
 
