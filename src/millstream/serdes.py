@@ -157,8 +157,10 @@ def protobuf(
     Source: Confluent's ``KafkaProtobufSerde``.
     """
     types = _extra("record_types")
-    if not hasattr(message, "DESCRIPTOR"):
-        raise SettingsError(f"{message!r} is not a generated class of a Protobuf message")
+    if not (isinstance(message, type) and hasattr(message, "DESCRIPTOR")):
+        raise SettingsError(
+            f"{message!r} is not a generated class of a Protobuf message, such as Order of the module order_pb2"
+        )
     if not (of is None or of is dict or types.is_record(of)):
         raise SettingsError(f"{of!r} is not dict, a dataclass, pydantic model or msgspec Struct")
     if types.is_record(of):

@@ -226,8 +226,10 @@ def test_protobuf(registry: str) -> None:
     serde = ms.serdes.protobuf(note, registry=registry)
     data, _ = serialize_for_topic(serde, note(text="tea"), "orders", "value", ())
     assert read(serde, data, "orders", "value", ()).text == "tea"
-    with pytest.raises(SettingsError, match="not a generated class of a Protobuf message"):
-        ms.serdes.protobuf(Order, registry=registry)
+    wrong: Any
+    for wrong in (Order, note(text="tea"), timestamp_pb2):  # no message, not its class, the module
+        with pytest.raises(SettingsError, match="not a generated class of a Protobuf message"):
+            ms.serdes.protobuf(wrong, registry=registry)
     with pytest.raises(SettingsError, match="is not dict, a dataclass"):
         ms.serdes.protobuf(note, int, registry=registry)
 
