@@ -107,9 +107,11 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
             client = registry_answers.checked(
                 SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
             )
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, OSError, TypeError, ValueError) as error:
+            files = [f"{name}={value!r}" for name, value in registry if name.endswith(".location")]
+            hint = f"; check {', '.join(files)} on this host" if isinstance(error, OSError) and files else ""
             raise SettingsError(
-                f"the client of the schema registry rejects its settings: {_without_user_info(str(error))}"
+                f"the client of the schema registry rejects its settings: {_without_user_info(str(error))}{hint}"
             ) from None
         _CLIENTS.append((process, registry, client))
         return client
@@ -197,6 +199,11 @@ class RegistrySerde:
             try:
                 call = self._call(context, writing=writing)
                 return call(data, _context(context))
+            except SettingsError as error:
+                raise UnavailableError(
+                    f"the schema registry {self._address()} cannot be asked: {error.message}. No records are lost: correct the "
+                    "settings of registry=, or the secret, and start the application again"
+                ) from None
             except MillstreamError:
                 raise
             except Exception as error:

@@ -413,6 +413,37 @@ def test_an_outage_is_waited_for_and_then_no_policy_leaves_the_record_out(
             driver.pipe("orders", "k", data)
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"basic.auth.user.info": ms.secret.env("NO_SUCH_VARIABLE")},
+            "has no environment variable NO_SUCH_VARIABLE",
+        ),
+        ({"basic.auth.user.info": "ada"}, "basic.auth.user.info must be in the form"),
+        (
+            {"ssl.ca.location": "/no/such.pem"},
+            r"No such file.*check ssl\.ca\.location='/no/such\.pem' on this host",
+        ),
+        ({"no.such.setting": 1}, "Unrecognized properties: no.such.setting"),
+    ],
+)
+def test_no_policy_leaves_records_out_because_of_wrong_settings(settings: dict[str, Any], why: str) -> None:
+    orders = ms.serdes.avro(Order, registry={"url": "http://127.0.0.1:9", **settings})
+    builder = ms.StreamsBuilder()
+    builder.stream("orders", value=orders).to("out", value=ms.serdes.json)
+    builder.stream("texts", value=ms.serdes.string).map_values(lambda text: Order(text, 1)).to(
+        "paid", value=orders
+    )
+    policies = ms.ErrorPolicies(deserialize="skip", produce="skip")
+    for topic in ("orders", "texts"):
+        with (
+            ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver,
+            pytest.raises(UnavailableError, match=f"cannot be asked: .*{why}.*No records are lost"),
+        ):
+            driver.pipe(topic, "k", b"\x00\x00\x00\x00\x01\x02a")
+
+
 def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
     serde = pickle.loads(pickle.dumps(ms.serdes.avro(Order, registry=registry)))
     builder = ms.StreamsBuilder()
@@ -488,7 +519,7 @@ def test_the_error_about_an_outage_contains_no_password(monkeypatch: pytest.Monk
 
 def test_the_error_for_an_address_has_no_password() -> None:
     serde = ms.serdes.avro(Order, registry="ftp://ada:hunter2@one:8081")
-    with pytest.raises(SettingsError, match=r"Invalid url ftp://one:8081") as raised:
+    with pytest.raises(UnavailableError, match=r"Invalid url ftp://one:8081") as raised:
         serde.serialize(Order("a", 1))
     assert "hunter2" not in str(raised.value)
 
