@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, get_args
 
@@ -18,6 +19,9 @@ from msgspec.inspect import (
 
 from millstream.core.model.errors import SettingsError
 
+_HIDDEN: Final = b'"**********"'
+_SECRET: Final = '"writeOnly": true'
+"""How pydantic writes a secret that is not empty, and what it says about one in a JSON Schema."""
 _CACHE: Final = "__msgspec_cache__"
 _TUPLES: Final = (TupleType, VarTupleType, NamedTupleType, AnyType)
 
@@ -136,6 +140,28 @@ def check_aliases(of: Any, seen: frozenset[type[Any]] = frozenset()) -> None:
         for kind in set(classes_in(field.annotation)) - seen - {of}:
             if is_pydantic(kind):
                 check_aliases(kind, seen | {of})
+
+
+def has_secrets(of: Any) -> bool:
+    """Return whether a pydantic model has a ``SecretStr`` or ``SecretBytes``, as far as it has a JSON Schema."""
+    try:
+        schema = of.model_json_schema(mode="serialization")
+    except Exception:  # a field has no schema; pydantic is imported only by the programs that use it
+        return False
+    return _SECRET in json.dumps(schema, sort_keys=True)
+
+
+def check_revealed(data: bytes) -> None:
+    """Refuse JSON of a model with secrets in which they are asterisks.
+
+    Raises:
+        ValueError: If it has one, which no reader would get back.
+    """
+    if _HIDDEN in data:
+        raise ValueError(
+            "pydantic writes a secret as asterisks, so it would be lost; give the field a field_serializer that returns its text, or "
+            "the type str"
+        )
 
 
 def _types_within(info: Any, seen: set[int]) -> Iterator[Any]:

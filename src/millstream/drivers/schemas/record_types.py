@@ -23,10 +23,12 @@ from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.drivers.schemas.readable_types import (
     check_aliases,
     check_readable,
+    check_revealed,
     check_structs,
     classes_of,
     drop_caches,
     forget,
+    has_secrets,
     is_pydantic,
     may_have_tuples,
     written_names,
@@ -118,6 +120,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
     kept = _KEPT if keep else ()
     # pydantic turns tuples into lists for JSON
     has_tuples = keep if is_pydantic(of) else may_have_tuples(of)
+    secrets = not keep and is_pydantic(of) and has_secrets(of)
     shaped = _with_lists if has_tuples else (lambda plain: plain)
 
     def convert(value: Any) -> Any:
@@ -126,6 +129,8 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
         plain = value
         if is_pydantic(of):  # like the schemas: Avro's has the names of the fields, JSON's their aliases
             plain = value.model_dump(mode="python" if keep else "json", by_alias=not keep, round_trip=True)
+        if secrets:
+            check_revealed(json.dumps(plain).encode())
         return shaped(msgspec.to_builtins(plain, builtin_types=kept))
 
     return convert

@@ -13,7 +13,14 @@ import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.readable_types import drop_caches, is_pydantic, parts_of, unsupported
+from millstream.drivers.schemas.readable_types import (
+    check_revealed,
+    drop_caches,
+    has_secrets,
+    is_pydantic,
+    parts_of,
+    unsupported,
+)
 from millstream.drivers.schemas.record_types import by_name_or_alias, check_finite, is_record
 
 _NULL: Final = b"null"
@@ -78,6 +85,10 @@ class PydanticJson:
         self._model = model
 
     @cached_property
+    def _has_secrets(self) -> bool:
+        return has_secrets(self._model)
+
+    @cached_property
     def _read(self) -> Callable[[bytes], Any]:
         return by_name_or_alias(self._model.model_validate_json)
 
@@ -91,6 +102,8 @@ class PydanticJson:
             data: bytes = value.model_dump_json(round_trip=True).encode()
             if _NULL in data:
                 check_finite(value.model_dump(round_trip=True))
+            if self._has_secrets:
+                check_revealed(data)
             return data
         except (TypeError, ValueError) as error:
             raise SerdeError(f"typed JSON: {error}") from None
