@@ -132,8 +132,7 @@ _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 _USER_INFO: Final = re.compile(r"//[^/,]*@")
 _INSTANT: Final = '"timestamp-'
-_LOCAL: Final = '"local-timestamp-'
-"""The beginnings of Avro's types of a time with and without a zone."""
+"""The beginning of Avro's types of a time with a zone. For those without one, Avro's library ignores the zone that a time has."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +252,7 @@ def _writer(spec: SchemaFormat) -> Any:
     convert = None if spec.of is None else to_plain(spec.of, keep=spec.format == "avro")
     plain = (lambda value: value) if convert is None else convert
     if spec.format == "avro":
-        zoned = in_utc if _INSTANT in spec.schema and _LOCAL not in spec.schema else (lambda data: data)
+        zoned = in_utc if _INSTANT in spec.schema else (lambda data: data)
         make = partial(AvroSerializer, client, spec.schema, lambda value, _: zoned(plain(value)))
         if _may_have_unknown_fields(spec):
             with suppress(ValueError):  # an older client does not have this setting
