@@ -107,6 +107,7 @@ def json_schema(
             "json", schema, _json.dumps(types.json_schema(schema)), registry, (subject, register)
         )
     text = _schema_text(schema)
+    _extra("registry_serde").check_json_schema(text)
     return _registered("json", None, text, registry, (subject, register))
 
 

@@ -25,6 +25,8 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, Proto
 from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from google.protobuf.message import Message
+from jsonschema import SchemaError
+from jsonschema.validators import validator_for
 
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
@@ -376,3 +378,18 @@ def check_avro(schema: str, of: type[Any] | None) -> None:
             else "Correct the schema"
         )
         raise SettingsError(f"{given} is not valid in Avro: {error}. {advice}") from None
+
+
+def check_json_schema(schema: str) -> None:
+    """Refuse a schema that is no JSON Schema: with it, every record would fail.
+
+    Raises:
+        SettingsError: If it is none; the message names the part that is wrong.
+    """
+    parsed = json.loads(schema)
+    try:
+        validator_for(parsed).check_schema(parsed)
+    except SchemaError as error:
+        raise SettingsError(
+            f"the schema is not valid as a JSON Schema: {error.message}, at {error.json_path}. Correct the schema"
+        ) from None

@@ -497,6 +497,23 @@ def test_a_schema_that_is_not_json_is_refused_where_it_is_given(schema: Any) -> 
             create(schema, registry="mock://x")
 
 
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (
+            {"type": "object", "properties": {"cents": {"type": "integre"}}},
+            r"'integre' .*, at \$\.properties\.cents\.type",
+        ),
+        ([], r"\[\] is not of type 'object'"),
+        ('"object"', r"'object' is not of type 'object'"),
+    ],
+)
+def test_a_schema_that_is_no_json_schema_is_refused_where_it_is_given(schema: Any, why: str) -> None:
+    schema = schema if isinstance(schema, str) else json.dumps(schema)
+    with pytest.raises(SettingsError, match=f"the schema is not valid as a JSON Schema: {why}"):
+        ms.serdes.json_schema(schema, registry="mock://x")
+
+
 def _token(config: dict[str, str]) -> dict[str, str]:
     return {"bearer.auth.token": config["realm"]}
 
