@@ -234,7 +234,7 @@ def last_records(
 
 def _deserialized(serde: Serde[Any], message: Message, side: Side) -> Any:
     topic = message.topic() or ""
-    headers = tuple((name, as_bytes(value)) for name, value in message.headers() or ())
+    headers = tuple((header[0], as_bytes(header[1])) for header in message.headers() or ())
     try:
         return read(
             serde, as_bytes(message.key() if side == "key" else message.value()), topic, side, headers
