@@ -198,6 +198,16 @@ def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
     assert sending.flushed == 1
 
 
+@pytest.mark.parametrize("form", ["json", "int64"])
+def test_null_in_json_is_a_null_value(sending: Sending, form: str) -> None:
+    records = [("k", "null"), ("null", "5")]
+    send_text("topic", records, ("string", form), Settings(bootstrap_servers="nowhere:1"))
+    assert [sent[:2] for sent in sending.sent] == [
+        (b"k", None),
+        (b"null", getattr(ms.serdes, form).serialize(5)),
+    ]
+
+
 class Silent:
     """A consumer whose broker has died after it has told the ends of the topic."""
 
