@@ -66,7 +66,7 @@ def avro(
     else:
         text = _schema_text(schema)
     of = schema if isinstance(schema, type) else None
-    _extra("registry_serde").check_avro(text, of)
+    _extra("schema_texts").check_avro(text, of)
     return _registered("avro", of, text, registry, (subject, register))
 
 
@@ -107,7 +107,7 @@ def json_schema(
             "json", schema, _json.dumps(types.json_schema(schema)), registry, (subject, register)
         )
     text = _schema_text(schema)
-    _extra("registry_serde").check_json_schema(text)
+    _extra("schema_texts").check_json_schema(text)
     return _registered("json", None, text, registry, (subject, register))
 
 
@@ -227,7 +227,7 @@ def _registered(
             raise SettingsError(f"{name}={given!r} must be one of {', '.join(map(repr, known))}")
     spec = serde.SchemaFormat(form, of, schema, serde.registry_of(registry), subject, register)
     described = schema if isinstance(schema, type) else of
-    kind = serde.name_of(schema) if described is None else described.__name__
+    kind = _extra("schema_texts").name_of(schema) if described is None else described.__name__
     made = serde.RegistrySerde(spec)
     return in_context(made.write, made.read, name=f"{form}:{kind}", parse=made.parse)
 

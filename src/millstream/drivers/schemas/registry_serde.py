@@ -23,10 +23,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from google.protobuf.message import Message
-from jsonschema import SchemaError
-from jsonschema.validators import validator_for
 
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
@@ -132,6 +129,7 @@ _WRITING: Final[Mapping[Register, Mapping[str, bool]]] = {
 }
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
+_NOT_FOUND: Final = 404
 _USER_INFO: Final = re.compile(r"//[^/,]*@")
 _INSTANT: Final = '"timestamp-'
 """The beginning of Avro's types of a time with a zone. For those without one, Avro's library ignores the zone that a time has."""
@@ -210,7 +208,8 @@ class RegistrySerde:
             except Exception as error:
                 if not registry_answers.is_outage(error):
                     why = None if writing else _unframed(data, context)
-                    raise SerdeError(f"{self._spec.format}: {why or self._reason(error)}") from None
+                    hint = self._missing(error, context) if writing else ""
+                    raise SerdeError(f"{self._spec.format}: {why or self._reason(error)}{hint}") from None
                 if time.monotonic() > deadline:
                     raise UnavailableError(
                         f"the schema registry {self._address()} has not answered for {_PATIENCE_S:.0f} "
@@ -223,6 +222,17 @@ class RegistrySerde:
         if isinstance(error, SchemaRegistryError):
             return f"the schema registry {self._address()} answers: {text}"
         return text if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {text}"
+
+    def _missing(self, error: Exception, context: SerdeContext) -> str:
+        """Return what to do if the registry has no schema to write with."""
+        is_missing = isinstance(error, SchemaRegistryError) and error.http_status_code == _NOT_FOUND
+        if not is_missing or self._spec.register == "auto":
+            return ""
+        place = "a store" if context.topic is None else f"topic {context.topic!r}"
+        return (
+            f". register={self._spec.register!r} writes the {context.side}s of {place} only with a schema that is registered for their "
+            "subject: register it, or set register='auto'"
+        )
 
     def _address(self) -> str:
         return _without_user_info(str(dict(self._spec.registry)["url"]))
@@ -355,41 +365,3 @@ def _unframed(data: bytes, context: SerdeContext) -> str | None:
 
 _SMALLEST: Final = {0: 6, 1: 18}
 """Least number of bytes by the first one: 0 precedes an id of 4 bytes, 1 a GUID of 16."""
-
-
-def name_of(schema: str) -> str:
-    parsed = json.loads(schema)
-    return str(parsed.get("name", parsed.get("type"))) if isinstance(parsed, dict) else str(parsed)
-
-
-def check_avro(schema: str, of: type[Any] | None) -> None:
-    """Refuse a schema with which Avro's library could not write.
-
-    Raises:
-        SettingsError: If it is not a schema, or two types in it have one name.
-    """
-    try:
-        parse_schema(json.loads(schema))
-    except (SchemaParseException, UnknownType, TypeError, ValueError, KeyError) as error:
-        given = "the schema" if of is None else f"the schema of {of!r}"
-        advice = (
-            "Rename one of the two types, or give the schema as text"
-            if "redefined" in str(error)
-            else "Correct the schema"
-        )
-        raise SettingsError(f"{given} is not valid in Avro: {error}. {advice}") from None
-
-
-def check_json_schema(schema: str) -> None:
-    """Refuse a schema that is no JSON Schema: with it, every record would fail.
-
-    Raises:
-        SettingsError: If it is none; the message names the part that is wrong.
-    """
-    parsed = json.loads(schema)
-    try:
-        validator_for(parsed).check_schema(parsed)
-    except SchemaError as error:
-        raise SettingsError(
-            f"the schema is not valid as a JSON Schema: {error.message}, at {error.json_path}. Correct the schema"
-        ) from None
