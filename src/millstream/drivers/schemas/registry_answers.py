@@ -25,7 +25,7 @@ _ASKING: Final = (
 
 
 class NoRegistryError(Exception):
-    """Something else than a schema registry has answered, such as a proxy or the login page of a network."""
+    """The registry could not be asked, or something else has answered, such as a proxy or the login page of a network."""
 
 
 def checked(client: SchemaRegistryClient) -> SchemaRegistryClient:
@@ -45,8 +45,10 @@ def _checked(client: SchemaRegistryClient, ask: Callable[..., Any]) -> Callable[
     def asked(*arguments: Any, **named: Any) -> Any:
         try:
             found = ask(*arguments, **named)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise NoRegistryError(f"its answer is not that of a schema registry: {error}") from None
+        except Exception as error:
+            if isinstance(error, SchemaRegistryError) or is_outage(error):
+                raise
+            raise NoRegistryError(f"{type(error).__name__}: {error}") from None
         if _is_answer(ask.__name__, found):
             return found
         client.clear_caches()
@@ -81,7 +83,11 @@ def explained(error: Exception) -> str:
     is_elsewhere = isinstance(error, NoRegistryError) or (
         isinstance(error, SchemaRegistryError) and not _is_unavailable(error) and _is_of_another_server(error)
     )
-    return f"{text} (check that registry= is the address of a schema registry)" if is_elsewhere else text
+    return (
+        f"{text} (check that registry= has the address and the settings of a schema registry)"
+        if is_elsewhere
+        else text
+    )
 
 
 def _is_unavailable(error: SchemaRegistryError) -> bool:

@@ -76,7 +76,8 @@ def test_what_no_registry_answers_is_not_the_fault_of_a_record(
     orders = ms.serdes.avro(Order, registry={"url": address, "max.retries": 0}, register=register)
     for use in (lambda: orders.serialize(Order("a", 1)), lambda: orders.deserialize(DATA)):
         with pytest.raises(
-            UnavailableError, match="check that registry= is the address of a schema registry"
+            UnavailableError,
+            match="check that registry= has the address and the settings of a schema registry",
         ):
             use()
     # the wrong answer is not kept
@@ -85,6 +86,21 @@ def test_what_no_registry_answers_is_not_the_fault_of_a_record(
     monkeypatch.setattr(Answering, "answer", (200, b'{"id":7,"version":1,"schema":"%s"}' % text))
     assert orders.serialize(Order("a", 1)) == DATA
     assert orders.deserialize(DATA) == Order("a", 1)
+
+
+def no_token(config: dict[str, str]) -> dict[str, str]:
+    raise RuntimeError("the issuer of tokens is down")
+
+
+def test_a_function_that_gets_no_token_is_not_the_fault_of_a_record(address: str) -> None:
+    settings = {
+        "url": address,
+        "bearer.auth.credentials.source": "CUSTOM",
+        "bearer.auth.custom.provider.function": no_token,
+        "bearer.auth.custom.provider.config": {},
+    }
+    with pytest.raises(UnavailableError, match="RuntimeError: the issuer of tokens is down"):
+        ms.serdes.avro(Order, registry=settings).serialize(Order("a", 1))
 
 
 @pytest.mark.parametrize(
