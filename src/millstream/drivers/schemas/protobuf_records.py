@@ -7,14 +7,14 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from struct import Struct
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 from uuid import UUID
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from millstream.core.model.errors import SerdeError, SettingsError
-from millstream.drivers.schemas.readable_types import classes_in, written_names
+from millstream.drivers.schemas.readable_types import classes_in, types_of_fields, written_names
 from millstream.drivers.schemas.record_types import is_record
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -142,7 +142,7 @@ def check_enums(message: Descriptor, of: type[Any], seen: frozenset[type[Any]] =
     Raises:
         SettingsError: If a field of the type, or of a type in it, could not be read.
     """
-    hints, names = get_type_hints(of), written_names(of)
+    hints, names = types_of_fields(of), written_names(of)
     for name, hint in hints.items():
         field = message.fields_by_name.get(names.get(name, name))
         if field is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 from msgspec.inspect import (
@@ -36,6 +36,7 @@ def check_readable(of: type[Any]) -> None:
     Raises:
         SettingsError: If msgspec does not support the type.
     """
+    types_of_fields(of)
     why = None if is_pydantic(of) else unsupported(of)
     if why is not None:
         raise SettingsError(f"{of!r}: {why}. Change the type so that its objects can be read again")
@@ -48,6 +49,8 @@ def unsupported(kind: Any) -> str | None:
         drop_caches(kind)
     except TypeError as error:
         return str(error)
+    except NameError as error:
+        return f"{error}, a type in it; define it at the top of its module"
     unknown = next((part.cls for part in parts if isinstance(part, CustomType)), None)
     if unknown is None:
         return None
@@ -89,6 +92,20 @@ def written_names(of: type[Any]) -> dict[str, str]:
     if not issubclass(of, msgspec.Struct):
         return {}
     return {field.name: field.encode_name for field in msgspec.structs.fields(of)}
+
+
+def types_of_fields(of: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a record type, by name.
+
+    Raises:
+        SettingsError: If a name in them is not known, such as that of a class in a function.
+    """
+    if is_pydantic(of):  # it knows such names
+        return {name: field.annotation for name, field in of.model_fields.items()}
+    try:
+        return get_type_hints(of)
+    except NameError as error:
+        raise SettingsError(f"{of!r}: {error}, a type in it; define it at the top of its module") from None
 
 
 def parts_of(kind: Any) -> list[Any]:

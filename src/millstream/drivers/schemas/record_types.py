@@ -9,12 +9,12 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import partial
 from inspect import signature
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -31,6 +31,7 @@ from millstream.drivers.schemas.readable_types import (
     has_secrets,
     is_pydantic,
     may_have_tuples,
+    types_of_fields,
     written_names,
 )
 
@@ -83,7 +84,7 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
     """
     if is_pydantic(of):
         check_aliases(of)
-        found: dict[str, Any] = of.model_json_schema()
+        found = _schema_of_model(of)
     else:
         check_readable(of)
         try:
@@ -96,6 +97,16 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
             parts = {name: part for name, part in parts.items() if part is not own}
         found = {**own, "$defs": parts} if parts else own
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": of.__name__, **_in_draft_7(found)}
+
+
+def _schema_of_model(of: Any) -> dict[str, Any]:
+    from pydantic import PydanticUserError
+
+    try:
+        found: dict[str, Any] = of.model_json_schema()
+    except PydanticUserError as error:
+        raise SettingsError(f"{of!r} has no JSON Schema: {error.message}. Give the schema as text") from None
+    return found
 
 
 def _in_draft_7(schema: Any) -> Any:
@@ -178,36 +189,6 @@ def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
     return partial(validate, by_alias=True, by_name=True)
 
 
-def in_utc(plain: Any) -> Any:
-    """Return plain data in which times without a zone are in UTC. Avro's library would take them for times of the host's zone."""
-    if isinstance(plain, datetime):
-        return plain if plain.tzinfo is not None else plain.replace(tzinfo=UTC)
-    if isinstance(plain, dict):
-        return {name: in_utc(each) for name, each in plain.items()}
-    if isinstance(plain, tuple):  # the name of a branch of a union, and its data
-        return tuple(in_utc(each) for each in plain)
-    if isinstance(plain, list):
-        return [in_utc(each) for each in plain]
-    return plain
-
-
-def check_finite(plain: Any) -> None:
-    """Refuse NaN and infinite numbers in plain data.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    if isinstance(plain, float):
-        if not math.isfinite(plain):
-            raise ValueError(f"{plain} is not JSON")
-    elif isinstance(plain, dict):
-        for each in plain.values():
-            check_finite(each)
-    elif isinstance(plain, list | tuple | set | frozenset):
-        for each in plain:
-            check_finite(each)
-
-
 def _is_pickled_with_attributes(kind: type[Any]) -> bool:
     """Return whether a class belongs to the program that is run in this process. Its workers load it under the same name, from elsewhere."""
     return getattr(sys.modules.get("__main__"), kind.__name__, None) is kind
@@ -215,7 +196,7 @@ def _is_pickled_with_attributes(kind: type[Any]) -> bool:
 
 def _record(of: type[Any], known: dict[type[Any], str]) -> dict[str, Any]:
     known[of] = _checked_name(of.__name__, f"the name of {of!r}")
-    hints = get_type_hints(of)
+    hints = types_of_fields(of)
     defaults = _defaults(of)
     written = written_names(of)
     fields = [

@@ -28,9 +28,10 @@ from google.protobuf.message import Message
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
 from millstream.drivers.schemas import registry_answers
+from millstream.drivers.schemas.plain_data import check_finite, in_utc
 from millstream.drivers.schemas.protobuf_records import from_message, to_message
 from millstream.drivers.schemas.readable_types import is_pydantic
-from millstream.drivers.schemas.record_types import check_finite, from_plain, in_utc, to_plain
+from millstream.drivers.schemas.record_types import from_plain, to_plain
 from millstream.drivers.schemas.typed_json import format_of
 
 _TIMEOUT_S: Final = 10

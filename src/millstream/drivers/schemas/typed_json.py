@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
+from millstream.drivers.schemas.plain_data import check_finite
 from millstream.drivers.schemas.readable_types import (
     check_revealed,
     drop_caches,
@@ -21,7 +22,7 @@ from millstream.drivers.schemas.readable_types import (
     parts_of,
     unsupported,
 )
-from millstream.drivers.schemas.record_types import by_name_or_alias, check_finite, is_record
+from millstream.drivers.schemas.record_types import by_name_or_alias, is_record
 
 _NULL: Final = b"null"
 _INSTEAD: Final = "Use types that it supports, or write a serde with serdes.of(...)"
