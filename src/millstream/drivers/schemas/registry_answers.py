@@ -10,6 +10,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
 _NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
+_ABOUT_THE_SCHEMA: Final = (409, 422)
+"""It is incompatible, or no schema. No proxy answers this."""
 _SHOWN: Final = 200
 """Characters of an answer in an error: it may be the web page of a proxy."""
 _ASKING: Final = (
@@ -96,6 +98,6 @@ def _is_unavailable(error: SchemaRegistryError) -> bool:
 
 def _is_of_another_server(error: SchemaRegistryError) -> bool:
     """Return whether an error has no code of a registry (40401): a proxy has answered, or the address has a wrong path."""
-    return error.error_code in (None, -1) or str(error.error_message).startswith(
-        f"HTTP {error.http_status_code}"
-    )
+    has_no_code = error.error_code in (None, SchemaRegistryError.UNKNOWN)
+    is_of_server = has_no_code or str(error.error_message).startswith(f"HTTP {error.http_status_code}")
+    return is_of_server and error.http_status_code not in _ABOUT_THE_SCHEMA

@@ -108,6 +108,7 @@ def test_a_function_that_gets_no_token_is_not_the_fault_of_a_record(address: str
     [
         (404, b'{"error_code":40403,"message":"Schema 7 not found"}'),
         (409, b'{"error_code":409,"message":"Schema being registered is incompatible"}'),
+        (409, b'{"message":"incompatible"}'),
         (422, b'{"error_code":42201,"message":"Invalid schema"}'),
     ],
 )
