@@ -12,9 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Literal
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -33,6 +31,7 @@ from millstream.drivers.schemas.protobuf_records import from_message, to_message
 from millstream.drivers.schemas.readable_types import is_pydantic
 from millstream.drivers.schemas.record_types import from_plain, to_plain
 from millstream.drivers.schemas.typed_json import format_of
+from millstream.drivers.schemas.unknown_fields import check_of
 
 _TIMEOUT_S: Final = 10
 """Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
@@ -266,19 +265,19 @@ def _writer(spec: SchemaFormat) -> Any:
     plain = (lambda value: value) if convert is None else convert
     if spec.format == "avro":
         zoned = in_utc if _INSTANT in spec.schema else (lambda data: data)
-        make = partial(AvroSerializer, client, spec.schema, lambda value, _: zoned(plain(value)))
-        if _may_have_unknown_fields(spec):
-            with suppress(ValueError):  # an older client does not have this setting
-                return make({**conf, "validate.strict.allow.default": True})
-        return make(conf)
+        check = check_of(spec.schema) if _may_have_unknown_fields(spec) else (lambda data: None)
+
+        def to_dict(value: Any, _: SerializationContext) -> Any:
+            data = plain(value)
+            check(data)
+            return zoned(data)
+
+        return AvroSerializer(client, spec.schema, to_dict, conf)
     return JSONSerializer(spec.schema, client, lambda value, _: _finite(plain(value)), conf)
 
 
 def _may_have_unknown_fields(spec: SchemaFormat) -> bool:
-    """Return whether data may have fields that its schema lacks. Avro's library would leave them out without an error.
-
-    The newest registered schema may lack fields of the type.
-    """
+    """Return whether data may have fields that its schema lacks. The newest registered schema may lack fields of the type."""
     return spec.register != "never" and (spec.of is None or is_pydantic(spec.of))
 
 

@@ -122,7 +122,7 @@ def test_a_field_that_the_schema_lacks_is_not_lost_without_an_error(registry: st
     schema = {"type": "record", "name": "Order", "fields": fields}
     auto = ms.serdes.avro(schema, registry=registry, subject="record")
     assert auto.deserialize(auto.serialize({"id": "a"})) == {"id": "a", "note": ""}
-    refused = pytest.raises(SerdeError, match=r"more fields than the schema specifies: notes")
+    refused = pytest.raises(SerdeError, match=r"avro: (Order|Open) has no field 'notes'; it has 'id'")
     with refused:
         auto.serialize({"id": "a", "notes": "gift"})
     with refused:
