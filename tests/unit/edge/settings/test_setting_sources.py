@@ -52,6 +52,36 @@ def test_both_names_of_a_setting_are_one_entry(tmp_path: Path, monkeypatch: pyte
     assert settings.kafka == {"sasl.mechanisms": "GSSAPI", "sasl.username": "u", "sasl.password": "p"}
 
 
+JAAS = 'x required username="ada" password="hunter2";'
+
+
+@pytest.mark.parametrize(
+    ("both", "known"),
+    [
+        ({"sasl.mechanism": "PLAIN", "sasl.mechanisms": "SCRAM-SHA-256"}, "sasl.mechanisms"),
+        ({"sasl.username": "bob", "sasl.jaas.config": JAAS}, "sasl.username"),
+    ],
+)
+def test_two_names_of_a_setting_with_different_values_are_refused(
+    both: dict[str, str], known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = pytest.raises(
+        SettingsError, match=rf"'{known}' has two values, because 'sasl\.\S+' sets it, too"
+    )
+    for given in (both, dict(reversed(both.items()))):
+        with refused:
+            settings_from({**SERVERS, "kafka": given})
+    for name, value in both.items():
+        monkeypatch.setenv(f"MILLSTREAM_KAFKA__{name.replace('.', '_').upper()}", value)
+    with refused:
+        settings_from(SERVERS)
+
+
+def test_two_names_of_a_setting_may_have_one_value() -> None:
+    kafka = {"sasl.mechanism": "PLAIN", "sasl.mechanisms": "PLAIN"}
+    assert settings_from({**SERVERS, "kafka": kafka}).kafka == {"sasl.mechanisms": "PLAIN"}
+
+
 def test_an_entry_of_app_config_replaces_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_APP_CONFIG", '{"limits": {"a": 1, "b": 2}, "shop": "x"}')
     settings = settings_from({**SERVERS, "app_config": {"limits": {"a": 5}}})
