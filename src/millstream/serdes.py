@@ -159,8 +159,9 @@ def protobuf(
     """
     types = _extra("record_types")
     if not (isinstance(message, type) and hasattr(message, "DESCRIPTOR")):
+        given = repr(message) if isinstance(message, type) else f"an object of type {type(message).__name__}"
         raise SettingsError(
-            f"{message!r} is not a generated class of a Protobuf message, such as Order of the module order_pb2"
+            f"{given} is not a generated class of a Protobuf message, such as Order of the module order_pb2"
         )
     if not (of is None or of is dict or types.is_record(of)):
         raise SettingsError(f"{of!r} is not dict, a dataclass, pydantic model or msgspec Struct")

@@ -62,7 +62,7 @@ def _check_alone(message: Message, field: FieldDescriptor, where: str) -> None:
     if other is not None:
         raise SerdeError(
             f"{where} has values for {other!r} and {field.name!r}, but only one of them can be set (oneof "
-            f"{field.containing_oneof.name})"
+            f"{field.containing_oneof.name}); leave the other one None"
         )
 
 
