@@ -314,7 +314,8 @@ def _union(union: Any, known: dict[type[Any], str], where: str) -> Any:
         SettingsError: If no order is right, so that some objects would be read as others.
     """
     branches: list[Any] = []
-    forms: dict[Any, Any] = {}
+    records = [hint for hint in get_args(union) if is_record(hint)]
+    forms: dict[Any, Any] = {"map": records[0]} if records else {}  # data of both is a dict
     for hint in get_args(union):
         found = _type(hint, known, where)
         for branch in found if isinstance(found, list) else [found]:

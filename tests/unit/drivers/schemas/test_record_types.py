@@ -282,7 +282,16 @@ class Dog(BaseModel):
 
 
 @pytest.mark.parametrize(
-    "hint", [UUID | str, datetime | int, int | date | None, Cat | Dog, list[int] | set[str]]
+    "hint",
+    [
+        UUID | str,
+        datetime | int,
+        int | date | None,
+        Cat | Dog,
+        Cat | dict[str, str],
+        dict[str, int] | Cat | None,
+        list[int] | set[str],
+    ],
 )
 def test_types_that_avro_would_read_as_each_other_are_refused_in_a_union(hint: Any) -> None:
     for odd in (make_dataclass("Odd", [("of", hint)]), create_model("Odd", of=(hint, ...))):
