@@ -66,7 +66,7 @@ def avro(
     else:
         text = _schema_text(schema)
     of = schema if isinstance(schema, type) else None
-    _extra("registry_serde").check_avro(text, of)
+    _extra("schema_texts").check_avro(text, of)
     return _registered("avro", of, text, registry, (subject, register))
 
 
@@ -107,6 +107,7 @@ def json_schema(
             "json", schema, _json.dumps(types.json_schema(schema)), registry, (subject, register)
         )
     text = _schema_text(schema)
+    _extra("schema_texts").check_json_schema(text)
     return _registered("json", None, text, registry, (subject, register))
 
 
@@ -157,8 +158,11 @@ def protobuf(
     Source: Confluent's ``KafkaProtobufSerde``.
     """
     types = _extra("record_types")
-    if not hasattr(message, "DESCRIPTOR"):
-        raise SettingsError(f"{message!r} is not a generated class of a Protobuf message")
+    if not (isinstance(message, type) and hasattr(message, "DESCRIPTOR")):
+        given = repr(message) if isinstance(message, type) else f"an object of type {type(message).__name__}"
+        raise SettingsError(
+            f"{given} is not a generated class of a Protobuf message, such as Order of the module order_pb2"
+        )
     if not (of is None or of is dict or types.is_record(of)):
         raise SettingsError(f"{of!r} is not dict, a dataclass, pydantic model or msgspec Struct")
     if types.is_record(of):
@@ -224,7 +228,7 @@ def _registered(
             raise SettingsError(f"{name}={given!r} must be one of {', '.join(map(repr, known))}")
     spec = serde.SchemaFormat(form, of, schema, serde.registry_of(registry), subject, register)
     described = schema if isinstance(schema, type) else of
-    kind = serde.name_of(schema) if described is None else described.__name__
+    kind = _extra("schema_texts").name_of(schema) if described is None else described.__name__
     made = serde.RegistrySerde(spec)
     return in_context(made.write, made.read, name=f"{form}:{kind}", parse=made.parse)
 

@@ -19,6 +19,8 @@ from millstream.edge.cli.commands import app
         (["record", "slice.jsonl", "in", "--partition", "-1"], 2, "Invalid value for '--partition'"),
         (["dlq", "list", "letters", "--offset", "-1"], 2, "Invalid value for '--offset'"),
         (["dlq", "list", "letters", "--group", ""], 1, "--group is empty"),
+        (["status", "shop", "--state-dir", ""], 2, "Invalid value for '--state-dir': it is empty"),
+        (["reset", "shop", "--checkpoint-location", "", "--yes"], 1, "'checkpoint_location' cannot be ''"),
         (["demo", "--master", "nonsense"], 2, "Input should be local[*], spark://host:7077, yarn"),
         (["doctor", "--master", ""], 2, "Input should be local[*], spark://host:7077, yarn"),
     ],

@@ -258,7 +258,10 @@ class ListFormat:
         elif data[0] != 1:
             raise ValueError(f"a list begins with 0 or 1, not {data[0]}")
         items: list[Any] = []
-        for index in range(read_number()):
+        count = read_number()
+        if count < 0:
+            raise ValueError(f"a list cannot have {count} items")
+        for index in range(count):
             size = read_number() if data[0] == 1 else -1 if index in nulls else self.size
             if size < 0:
                 items.append(None)

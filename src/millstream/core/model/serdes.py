@@ -17,7 +17,7 @@ from millstream.core.model import serde_formats as _formats
 from millstream.core.model.arguments import checked, checked_constructor
 from millstream.core.model.calendars import Windows
 from millstream.core.model.durations import Duration, not_negative
-from millstream.core.model.errors import SerdeError
+from millstream.core.model.errors import ArgumentError, SerdeError
 from millstream.core.model.record import Headers, checked_headers
 from millstream.core.model.windowed import Windowed
 
@@ -118,6 +118,8 @@ def of(
         >>> upper.serialize("a")
         b'A'
     """
+    if not (isinstance(accepts, tuple) and all(isinstance(each, type) for each in accepts)):
+        raise ArgumentError(f"of: accepts must be a tuple of types, such as (str,), not {accepts!r}")
     return Serde(name, _Bytes(name, serialize), deserialize, immutable, accepts, parse=parse)
 
 

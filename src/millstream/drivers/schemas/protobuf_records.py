@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, get_type_hints
+from struct import Struct
+from typing import Any, Final
 from uuid import UUID
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from millstream.core.model.errors import SerdeError, SettingsError
-from millstream.drivers.schemas.readable_types import classes_in, written_names
+from millstream.drivers.schemas.readable_types import classes_in, types_of_fields, written_names
 from millstream.drivers.schemas.record_types import is_record
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
+_FLOAT: Final = Struct("<f")
 
 
 def to_message(of: type[Message], data: Any) -> Message:
@@ -48,9 +50,20 @@ def _fill(message: Message, data: Any, where: str) -> None:
         if value is None:
             continue
         try:
+            _check_alone(message, fields[name], where)
             _set(message, fields[name], value, f"{where}.{name}")
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SerdeError(f"{where}.{name} cannot be {value!r}: {error}") from None
+
+
+def _check_alone(message: Message, field: FieldDescriptor, where: str) -> None:
+    """Refuse a second field of a oneof: setting it would clear the first one."""
+    other = None if field.containing_oneof is None else message.WhichOneof(field.containing_oneof.name)
+    if other is not None:
+        raise SerdeError(
+            f"{where} has values for {other!r} and {field.name!r}, but only one of them can be set (oneof "
+            f"{field.containing_oneof.name}); leave the other one None"
+        )
 
 
 def _set(message: Message, field: FieldDescriptor, value: Any, where: str) -> None:
@@ -90,6 +103,8 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
         if isinstance(value, date | UUID | Decimal):
             return str(value)
         raise TypeError(f"it needs text, not {type(value).__name__}")
+    if field.type == FieldDescriptor.TYPE_FLOAT and isinstance(value, float | int):
+        _FLOAT.pack(float(value))  # Protobuf would write a number that is too large as an infinite one
     return value
 
 
@@ -127,7 +142,7 @@ def check_enums(message: Descriptor, of: type[Any], seen: frozenset[type[Any]] =
     Raises:
         SettingsError: If a field of the type, or of a type in it, could not be read.
     """
-    hints, names = get_type_hints(of), written_names(of)
+    hints, names = types_of_fields(of), written_names(of)
     for name, hint in hints.items():
         field = message.fields_by_name.get(names.get(name, name))
         if field is None:

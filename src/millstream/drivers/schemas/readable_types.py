@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 from msgspec.inspect import (
@@ -18,6 +19,9 @@ from msgspec.inspect import (
 
 from millstream.core.model.errors import SettingsError
 
+_HIDDEN: Final = b'"**********"'
+_SECRET: Final = '"writeOnly": true'
+"""How pydantic writes a secret that is not empty, and what it says about one in a JSON Schema."""
 _CACHE: Final = "__msgspec_cache__"
 _TUPLES: Final = (TupleType, VarTupleType, NamedTupleType, AnyType)
 
@@ -32,6 +36,7 @@ def check_readable(of: type[Any]) -> None:
     Raises:
         SettingsError: If msgspec does not support the type.
     """
+    types_of_fields(of)
     why = None if is_pydantic(of) else unsupported(of)
     if why is not None:
         raise SettingsError(f"{of!r}: {why}. Change the type so that its objects can be read again")
@@ -44,6 +49,8 @@ def unsupported(kind: Any) -> str | None:
         drop_caches(kind)
     except TypeError as error:
         return str(error)
+    except NameError as error:
+        return f"{error}, a type in it; define it at the top of its module"
     unknown = next((part.cls for part in parts if isinstance(part, CustomType)), None)
     if unknown is None:
         return None
@@ -85,6 +92,20 @@ def written_names(of: type[Any]) -> dict[str, str]:
     if not issubclass(of, msgspec.Struct):
         return {}
     return {field.name: field.encode_name for field in msgspec.structs.fields(of)}
+
+
+def types_of_fields(of: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a record type, by name.
+
+    Raises:
+        SettingsError: If a name in them is not known, such as that of a class in a function.
+    """
+    if is_pydantic(of):  # it knows such names
+        return {name: field.annotation for name, field in of.model_fields.items()}
+    try:
+        return get_type_hints(of)
+    except NameError as error:
+        raise SettingsError(f"{of!r}: {error}, a type in it; define it at the top of its module") from None
 
 
 def parts_of(kind: Any) -> list[Any]:
@@ -136,6 +157,28 @@ def check_aliases(of: Any, seen: frozenset[type[Any]] = frozenset()) -> None:
         for kind in set(classes_in(field.annotation)) - seen - {of}:
             if is_pydantic(kind):
                 check_aliases(kind, seen | {of})
+
+
+def has_secrets(of: Any) -> bool:
+    """Return whether a pydantic model has a ``SecretStr`` or ``SecretBytes``, as far as it has a JSON Schema."""
+    try:
+        schema = of.model_json_schema(mode="serialization")
+    except Exception:  # a field has no schema; pydantic is imported only by the programs that use it
+        return False
+    return _SECRET in json.dumps(schema, sort_keys=True)
+
+
+def check_revealed(data: bytes) -> None:
+    """Refuse JSON of a model with secrets in which they are asterisks.
+
+    Raises:
+        ValueError: If it has one, which no reader would get back.
+    """
+    if _HIDDEN in data:
+        raise ValueError(
+            "pydantic writes a secret as asterisks, so it would be lost; give the field a field_serializer that returns its text, or "
+            "the type str"
+        )
 
 
 def _types_within(info: Any, seen: set[int]) -> Iterator[Any]:

@@ -9,12 +9,12 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import partial
 from inspect import signature
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -23,12 +23,15 @@ from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.drivers.schemas.readable_types import (
     check_aliases,
     check_readable,
+    check_revealed,
     check_structs,
     classes_of,
     drop_caches,
     forget,
+    has_secrets,
     is_pydantic,
     may_have_tuples,
+    types_of_fields,
     written_names,
 )
 
@@ -58,8 +61,10 @@ def avro_schema(of: type[Any], namespace: str | None = None) -> dict[str, Any]:
     """Return the Avro schema of a record type.
 
     Raises:
-        SettingsError: If the type of a field has no Avro counterpart, or the type could not be written or read.
+        SettingsError: If the type of a field has no Avro counterpart, the type could not be written or read, or the namespace is no name.
     """
+    for part in () if namespace is None else namespace.split("."):
+        _checked_name(part, f"a part of namespace={namespace!r}")
     schema = _record(of, {})
     check_readable(of)
     check_structs(of)
@@ -79,7 +84,7 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
     """
     if is_pydantic(of):
         check_aliases(of)
-        found: dict[str, Any] = of.model_json_schema()
+        found = _schema_of_model(of)
     else:
         check_readable(of)
         try:
@@ -92,6 +97,16 @@ def json_schema(of: type[Any]) -> dict[str, Any]:
             parts = {name: part for name, part in parts.items() if part is not own}
         found = {**own, "$defs": parts} if parts else own
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": of.__name__, **_in_draft_7(found)}
+
+
+def _schema_of_model(of: Any) -> dict[str, Any]:
+    from pydantic import PydanticUserError
+
+    try:
+        found: dict[str, Any] = of.model_json_schema()
+    except PydanticUserError as error:
+        raise SettingsError(f"{of!r} has no JSON Schema: {error.message}. Give the schema as text") from None
+    return found
 
 
 def _in_draft_7(schema: Any) -> Any:
@@ -116,6 +131,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
     kept = _KEPT if keep else ()
     # pydantic turns tuples into lists for JSON
     has_tuples = keep if is_pydantic(of) else may_have_tuples(of)
+    secrets = not keep and is_pydantic(of) and has_secrets(of)
     shaped = _with_lists if has_tuples else (lambda plain: plain)
 
     def convert(value: Any) -> Any:
@@ -124,6 +140,8 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
         plain = value
         if is_pydantic(of):  # like the schemas: Avro's has the names of the fields, JSON's their aliases
             plain = value.model_dump(mode="python" if keep else "json", by_alias=not keep, round_trip=True)
+        if secrets:
+            check_revealed(json.dumps(plain).encode())
         return shaped(msgspec.to_builtins(plain, builtin_types=kept))
 
     return convert
@@ -171,36 +189,6 @@ def by_name_or_alias(validate: Callable[..., Any]) -> Callable[..., Any]:
     return partial(validate, by_alias=True, by_name=True)
 
 
-def in_utc(plain: Any) -> Any:
-    """Return plain data in which times without a zone are in UTC. Avro's library would take them for times of the host's zone."""
-    if isinstance(plain, datetime):
-        return plain if plain.tzinfo is not None else plain.replace(tzinfo=UTC)
-    if isinstance(plain, dict):
-        return {name: in_utc(each) for name, each in plain.items()}
-    if isinstance(plain, tuple):  # the name of a branch of a union, and its data
-        return tuple(in_utc(each) for each in plain)
-    if isinstance(plain, list):
-        return [in_utc(each) for each in plain]
-    return plain
-
-
-def check_finite(plain: Any) -> None:
-    """Refuse NaN and infinite numbers in plain data.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    if isinstance(plain, float):
-        if not math.isfinite(plain):
-            raise ValueError(f"{plain} is not JSON")
-    elif isinstance(plain, dict):
-        for each in plain.values():
-            check_finite(each)
-    elif isinstance(plain, list | tuple | set | frozenset):
-        for each in plain:
-            check_finite(each)
-
-
 def _is_pickled_with_attributes(kind: type[Any]) -> bool:
     """Return whether a class belongs to the program that is run in this process. Its workers load it under the same name, from elsewhere."""
     return getattr(sys.modules.get("__main__"), kind.__name__, None) is kind
@@ -208,7 +196,7 @@ def _is_pickled_with_attributes(kind: type[Any]) -> bool:
 
 def _record(of: type[Any], known: dict[type[Any], str]) -> dict[str, Any]:
     known[of] = _checked_name(of.__name__, f"the name of {of!r}")
-    hints = get_type_hints(of)
+    hints = types_of_fields(of)
     defaults = _defaults(of)
     written = written_names(of)
     fields = [
@@ -317,13 +305,56 @@ def _checked_name(name: Any, where: str) -> str:
     )
 
 
+def _union(union: Any, known: dict[type[Any], str], where: str) -> Any:
+    """Return a union without equal branches, in the order in which Avro's library finds the right one.
+
+    It writes the first branch that fits: an int also fits double, and a datetime is also a date.
+
+    Raises:
+        SettingsError: If no order is right, so that some objects would be read as others.
+    """
+    branches: list[Any] = []
+    records = [hint for hint in get_args(union) if is_record(hint)]
+    forms: dict[Any, Any] = {"map": records[0]} if records else {}  # data of both is a dict
+    for hint in get_args(union):
+        found = _type(hint, known, where)
+        for branch in found if isinstance(found, list) else [found]:
+            if branch in branches:
+                continue
+            branches.append(branch)
+            others = [forms.setdefault(claim, hint) for claim in _claims(hint, branch)]
+            other = next((other for other in others if other is not hint), None)
+            if other is not None:
+                raise SettingsError(
+                    f"{where} has the type {union!r}, but Avro's data does not tell {other!r} and {hint!r} apart. Use one of "
+                    "the two, or give the schema as text"
+                )
+    return sorted(branches, key=_rank) if len(branches) > 1 else branches[0]
+
+
+def _rank(branch: Any) -> int:
+    return 0 if branch == "null" else 2 if branch in ("double", _PRIMITIVES[date]) else 1
+
+
+def _claims(hint: Any, branch: Any) -> tuple[Any, ...]:
+    """Return what only one branch of a union may be. An int would also be written as a date or a time."""
+    if is_pydantic(hint):
+        return (tuple((name, str(field.annotation)) for name, field in hint.model_fields.items()),)
+    if branch == "long":
+        return ("date", "timestamp-micros")
+    if isinstance(branch, str):
+        return (branch,)
+    return (
+        branch["logicalType"] if branch["type"] in ("int", "long") else branch.get("name", branch["type"]),
+    )
+
+
 def _type(hint: Any, known: dict[type[Any], str], where: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _type(arguments[0], known, where)
     if origin in (Union, types.UnionType):
-        branches = [_type(branch, known, where) for branch in arguments]
-        return sorted(branches, key=lambda branch: branch != "null")
+        return _union(hint, known, where)
     if origin in (list, tuple, set, frozenset) and len(set(arguments) - {...}) == 1:
         return {"type": "array", "items": _type(arguments[0], known, where)}
     if origin is dict and arguments[0] is str:

@@ -17,18 +17,22 @@ from typing import Any, Final, Literal
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 from google.protobuf.message import Message
 
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
+from millstream.drivers.schemas import registry_answers
+from millstream.drivers.schemas.message_types import MessageTypes
+from millstream.drivers.schemas.plain_data import check_finite, in_utc
 from millstream.drivers.schemas.protobuf_records import from_message, to_message
-from millstream.drivers.schemas.record_types import check_finite, from_plain, in_utc, to_plain
+from millstream.drivers.schemas.readable_types import is_pydantic
+from millstream.drivers.schemas.record_types import from_plain, to_plain
 from millstream.drivers.schemas.typed_json import format_of
+from millstream.drivers.schemas.unknown_fields import check_of
 
 _TIMEOUT_S: Final = 10
 """Timeout of a request without a user-defined ``timeout``, in seconds. By default, the client would wait forever."""
@@ -46,7 +50,7 @@ def registry_of(given: str | Mapping[str, Any]) -> Registry:
             request, in seconds) is 10 by default.
 
     Raises:
-        SettingsError: If there is no address, or a setting that is text has another type.
+        SettingsError: If there is no address, or a setting that is text or a number has another type.
     """
     if not isinstance(given, str | Mapping):
         raise SettingsError(f"registry={given!r} is neither an address nor settings by name")
@@ -62,11 +66,22 @@ def registry_of(given: str | Mapping[str, Any]) -> Registry:
                 f"the setting {name!r} of the schema registry is text or a reference such as ms.secret.env('NAME'), not "
                 f"{type(value).__name__}"
             )
+        if name in _NUMBERS and isinstance(value, str | bool):
+            raise SettingsError(f"the setting {name!r} of the schema registry is a number, not {value!r}")
     return tuple(sorted(settings.items()))
 
 
 _TEXT: Final = re.compile(r"url|basic\.auth\..*|ssl\.(ca|certificate|key)\.(location|password)")
 """Names of the settings whose value is text; others may be numbers, dictionaries or functions."""
+_NUMBERS: Final = (
+    "timeout",
+    "max.retries",
+    "retries.wait.ms",
+    "retries.max.wait.ms",
+    "cache.capacity",
+    "cache.latest.ttl.sec",
+)
+"""Names of the settings whose value is a number. The client would use a ``timeout`` as text in each request, and fail."""
 _SECRET_TEXT: Final = ("fetch", "get_secret_value")
 """The methods that return the text of a reference to a secret, and of pydantic's ``SecretStr``."""
 
@@ -89,10 +104,14 @@ def client_of(registry: Registry) -> SchemaRegistryClient:
                 return client
         settings = {name: _revealed(value) for name, value in registry}
         try:
-            client = SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
-        except (AttributeError, TypeError, ValueError) as error:
+            client = registry_answers.checked(
+                SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **settings})
+            )
+        except (AttributeError, OSError, TypeError, ValueError) as error:
+            files = [f"{name}={value!r}" for name, value in registry if name.endswith(".location")]
+            hint = f"; check {', '.join(files)} on this host" if isinstance(error, OSError) and files else ""
             raise SettingsError(
-                f"the client of the schema registry rejects its settings: {_without_user_info(str(error))}"
+                f"the client of the schema registry rejects its settings: {_without_user_info(str(error))}{hint}"
             ) from None
         _CLIENTS.append((process, registry, client))
         return client
@@ -111,11 +130,10 @@ _WRITING: Final[Mapping[Register, Mapping[str, bool]]] = {
 }
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
+_NOT_FOUND: Final = 404
 _USER_INFO: Final = re.compile(r"//[^/,]*@")
 _INSTANT: Final = '"timestamp-'
-_LOCAL: Final = '"local-timestamp-'
-"""The beginnings of Avro's types of a time with and without a zone."""
-_NOT_THE_RECORD: Final = (401, 403, 407, 408, 429)
+"""The beginning of Avro's types of a time with a zone. For those without one, Avro's library ignores the zone that a time has."""
 
 
 @dataclass(frozen=True)
@@ -181,17 +199,41 @@ class RegistrySerde:
             try:
                 call = self._call(context, writing=writing)
                 return call(data, _context(context))
+            except SettingsError as error:
+                raise UnavailableError(
+                    f"the schema registry {self._address()} cannot be asked: {error.message}. No records are lost: correct the "
+                    "settings of registry=, or the secret, and start the application again"
+                ) from None
             except MillstreamError:
                 raise
             except Exception as error:
-                if not _is_outage(error):
-                    raise SerdeError(f"{self._spec.format}: {_reason(error)}") from None
+                if not registry_answers.is_outage(error):
+                    why = None if writing else _unframed(data, context)
+                    hint = self._missing(error, context) if writing else ""
+                    raise SerdeError(f"{self._spec.format}: {why or self._reason(error)}{hint}") from None
                 if time.monotonic() > deadline:
                     raise UnavailableError(
                         f"the schema registry {self._address()} has not answered for {_PATIENCE_S:.0f} "
-                        f"s: {error}. No records are lost: start the application again when the registry responds"
+                        f"s: {registry_answers.explained(error)}. No records are lost: start the application again when the registry responds"
                     ) from None
             time.sleep(_PAUSE_S)
+
+    def _reason(self, error: Exception) -> str:
+        text = str(error) or type(error).__name__
+        if isinstance(error, SchemaRegistryError):
+            return f"the schema registry {self._address()} answers: {text}"
+        return text if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {text}"
+
+    def _missing(self, error: Exception, context: SerdeContext) -> str:
+        """Return what to do if the registry has no schema to write with."""
+        is_missing = isinstance(error, SchemaRegistryError) and error.http_status_code == _NOT_FOUND
+        if not is_missing or self._spec.register == "auto":
+            return ""
+        place = "a store" if context.topic is None else f"topic {context.topic!r}"
+        return (
+            f". register={self._spec.register!r} writes the {context.side}s of {place} only with a schema that is registered for their "
+            "subject: register it, or set register='auto'"
+        )
 
     def _address(self) -> str:
         return _without_user_info(str(dict(self._spec.registry)["url"]))
@@ -223,9 +265,21 @@ def _writer(spec: SchemaFormat) -> Any:
     convert = None if spec.of is None else to_plain(spec.of, keep=spec.format == "avro")
     plain = (lambda value: value) if convert is None else convert
     if spec.format == "avro":
-        zoned = in_utc if _INSTANT in spec.schema and _LOCAL not in spec.schema else (lambda data: data)
-        return AvroSerializer(client, spec.schema, lambda value, _: zoned(plain(value)), conf)
+        zoned = in_utc if _INSTANT in spec.schema else (lambda data: data)
+        check = check_of(spec.schema) if _may_have_unknown_fields(spec) else (lambda data: None)
+
+        def to_dict(value: Any, _: SerializationContext) -> Any:
+            data = plain(value)
+            check(data)
+            return zoned(data)
+
+        return AvroSerializer(client, spec.schema, to_dict, conf)
     return JSONSerializer(spec.schema, client, lambda value, _: _finite(plain(value)), conf)
+
+
+def _may_have_unknown_fields(spec: SchemaFormat) -> bool:
+    """Return whether data may have fields that its schema lacks. The newest registered schema may lack fields of the type."""
+    return spec.register != "never" and (spec.of is None or is_pydantic(spec.of))
 
 
 def _finite(plain: Any) -> Any:
@@ -259,55 +313,51 @@ def _message_writer(
 
 def _message_reader(of: type[Any] | None, message: type[Message], client: SchemaRegistryClient) -> Any:
     deserializer = ProtobufDeserializer(message, {"use.deprecated.format": False}, client)
+    types = MessageTypes(message, client)
+
+    def read(data: bytes, context: SerializationContext) -> Message:
+        found: Message = deserializer(data, context)
+        types.check(data)
+        return found
+
     if of is None:
-        return deserializer
+        return read
     if of is dict:
-        return lambda data, context: from_message(deserializer(data, context))
+        return lambda data, context: from_message(read(data, context))
     convert = from_plain(of)
-    return lambda data, context: convert(from_message(deserializer(data, context)))
+    return lambda data, context: convert(from_message(read(data, context)))
 
 
-_SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str], str]]] = {  # a store has no topic
-    "topic": lambda at, record: record if at.topic is None else f"{at.topic}-{at.field}",
-    "record": lambda at, record: record,
-    "topic_record": lambda at, record: record if at.topic is None else f"{at.topic}-{record}",
+def _named(record: str | None) -> str:
+    if record is None:
+        raise SerdeError(
+            "the schema has no name, so it has no subject in a store, and none with subject='record' or 'topic_record'. Give a JSON "
+            "Schema a title, and use a record as the schema in Avro"
+        )
+    return record
+
+
+_SUBJECTS: Final[
+    Mapping[Subject, Callable[[SerializationContext, str | None], str]]
+] = {  # a store has no topic
+    "topic": lambda at, record: _named(record) if at.topic is None else f"{at.topic}-{at.field}",
+    "record": lambda at, record: _named(record),
+    "topic_record": lambda at, record: _named(record) if at.topic is None else f"{at.topic}-{_named(record)}",
 }
 
 
-def _is_outage(error: Exception) -> bool:
-    """Return whether an error concerns the registry, not a record."""
-    if isinstance(error, SchemaRegistryError):
-        return error.http_status_code >= 500 or error.http_status_code in _NOT_THE_RECORD
-    return isinstance(error, OSError | OAuthTokenError) or type(error).__module__.startswith("httpx")
-
-
-def _reason(error: Exception) -> str:
-    text = str(error) or type(error).__name__
+def _unframed(data: bytes, context: SerdeContext) -> str | None:
+    """Return why bytes cannot be in Confluent's wire format, or None if they may be."""
+    if any(name == f"__{context.side}_schema_id" for name, _ in context.headers):
+        return None  # newer producers may write the id there
+    if data and data[0] in _SMALLEST and len(data) >= _SMALLEST[data[0]]:
+        return None
+    start = f"they begin with {data[:10]!r}" if data else "they are empty"
     return (
-        text
-        if isinstance(error, SchemaRegistryError | TypeError | ValueError)
-        else f"{type(error).__name__}: {text}"
+        f"the bytes are not in Confluent's wire format, a zero byte, the id of a schema and data: {start}. The producer used no "
+        "schema registry: read this topic with the serde for its format"
     )
 
 
-def name_of(schema: str) -> str:
-    parsed = json.loads(schema)
-    return str(parsed.get("name", parsed.get("type"))) if isinstance(parsed, dict) else str(parsed)
-
-
-def check_avro(schema: str, of: type[Any] | None) -> None:
-    """Refuse a schema with which Avro's library could not write.
-
-    Raises:
-        SettingsError: If it is not a schema, or two types in it have one name.
-    """
-    try:
-        parse_schema(json.loads(schema))
-    except (SchemaParseException, UnknownType, TypeError, ValueError, KeyError) as error:
-        given = "the schema" if of is None else f"the schema of {of!r}"
-        advice = (
-            "Rename one of the two types, or give the schema as text"
-            if "redefined" in str(error)
-            else "Correct the schema"
-        )
-        raise SettingsError(f"{given} is not valid in Avro: {error}. {advice}") from None
+_SMALLEST: Final = {0: 6, 1: 18}
+"""Least number of bytes by the first one: 0 precedes an id of 4 bytes, 1 a GUID of 16."""

@@ -13,8 +13,16 @@ import msgspec
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.core.model.serdes import Serde, of
-from millstream.drivers.schemas.readable_types import drop_caches, is_pydantic, parts_of, unsupported
-from millstream.drivers.schemas.record_types import by_name_or_alias, check_finite
+from millstream.drivers.schemas.plain_data import check_finite
+from millstream.drivers.schemas.readable_types import (
+    check_revealed,
+    drop_caches,
+    has_secrets,
+    is_pydantic,
+    parts_of,
+    unsupported,
+)
+from millstream.drivers.schemas.record_types import by_name_or_alias, is_record
 
 _NULL: Final = b"null"
 _INSTEAD: Final = "Use types that it supports, or write a serde with serdes.of(...)"
@@ -45,7 +53,14 @@ class TypedJson:
     def __reduce__(self) -> tuple[type[TypedJson], tuple[Any]]:
         return TypedJson, (self._kind,)
 
+    @cached_property
+    def _record(self) -> Any:
+        """The type that every object must have, as far as it is known without reading the object again."""
+        return self._kind if is_record(self._kind) else object
+
     def write(self, value: Any) -> bytes:
+        if not isinstance(value, self._record):
+            raise SerdeError(f"typed JSON: expected {self._record.__name__}, got {type(value).__name__}")
         try:
             data = self._encoder.encode(value)
             if _NULL in data and self._may_be_infinite:
@@ -71,6 +86,10 @@ class PydanticJson:
         self._model = model
 
     @cached_property
+    def _has_secrets(self) -> bool:
+        return has_secrets(self._model)
+
+    @cached_property
     def _read(self) -> Callable[[bytes], Any]:
         return by_name_or_alias(self._model.model_validate_json)
 
@@ -84,6 +103,8 @@ class PydanticJson:
             data: bytes = value.model_dump_json(round_trip=True).encode()
             if _NULL in data:
                 check_finite(value.model_dump(round_trip=True))
+            if self._has_secrets:
+                check_revealed(data)
             return data
         except (TypeError, ValueError) as error:
             raise SerdeError(f"typed JSON: {error}") from None

@@ -25,8 +25,22 @@ Servers = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
+
+
+def _directory(text: str) -> Path:
+    """Return a directory; refuse empty text, as of a variable that a script has not set: it would mean this directory."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty; leave it out for the directory in the settings")
+    return Path(text)
+
+
 StateDir = Annotated[
-    Path | None, typer.Option(help="State directory of the application. Default: from the settings.")
+    Path | None,
+    typer.Option(
+        parser=_directory,
+        metavar="PATH",
+        help="State directory of the application. Default: from the settings.",
+    ),
 ]
 
 

@@ -100,7 +100,7 @@ def send_text(
     return write(
         settings,
         topic,
-        ((_parsed_bytes(key, forms[0]), _parsed_bytes(value, forms[1]), None) for key, value in records),
+        ((_parsed_bytes(key, forms[0]), _parsed_bytes(value, forms[1]), None, ()) for key, value in records),
     )
 
 
@@ -111,7 +111,7 @@ def _parsed_bytes(text: str | None, form: str) -> bytes | None:
         if form in ("auto", "string", "bytes"):
             return text.encode()
         given = UUID(text) if form == "uuid" else json.loads(text)
-        data: bytes = getattr(serdes, form).serialize(given)
+        data: bytes | None = None if given is None else getattr(serdes, form).serialize(given)
     except (ValueError, OverflowError, RecursionError, MillstreamError) as error:
         raise SettingsError(
             f"{text!r} cannot be written as {form}: {error}; the records before it were sent. Correct it, then send it and those after it"

@@ -10,12 +10,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from millstream.core.model.errors import (
     BrokerUnavailableError,
+    DeserializationError,
     MillstreamError,
     ProductionError,
     SettingsError,
     TopicNotFoundError,
+    UnavailableError,
 )
-from millstream.core.model.serdes import Serde, read, serialize_for_topic
+from millstream.core.model.record import Headers
+from millstream.core.model.serdes import Serde, Side, read, serialize_for_topic
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import create_client
 from millstream.drivers.kafka.fetch import KafkaFetcher
@@ -31,8 +34,8 @@ _FLUSH_S: Final = 60.0
 _READ_S: Final = 60.0
 """How long to wait for a record that is in the topic."""
 
-Raw = tuple[bytes | None, bytes | None, int | None]
-"""Key, value and timestamp (ms since the epoch; None for the current time)."""
+Raw = tuple[bytes | None, bytes | None, int | None, Headers]
+"""Key, value, timestamp (ms since the epoch; None for the current time) and headers."""
 Serdes = tuple[Serde[Any], Serde[Any]]
 
 
@@ -195,11 +198,11 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
 
 def _enqueue(producer: Producer, topic: str, record: Raw) -> None:
     """Queue a record for sending; wait while the producer's queue is full."""
-    key, value, timestamp = record
+    key, value, timestamp, headers = record
     sent_ms = 0 if timestamp is None else max(timestamp, 1)  # librdkafka reads 0 as "now"
     while True:
         try:
-            producer.produce(topic, key=key, value=value, timestamp=sent_ms)
+            producer.produce(topic, key=key, value=value, timestamp=sent_ms, headers=list(headers))
             break
         except BufferError:
             producer.poll(_POLL_S)
@@ -224,9 +227,25 @@ def last_records(
             message.partition(),
             message.offset(),
             message.timestamp()[1],
-            read(serdes[0], as_bytes(message.key()), topic, "key", ()),
-            read(serdes[1], as_bytes(message.value()), topic, "value", ()),
+            _deserialized(serdes[0], message, "key"),
+            _deserialized(serdes[1], message, "value"),
         )
+
+
+def _deserialized(serde: Serde[Any], message: Message, side: Side) -> Any:
+    topic = message.topic() or ""
+    headers = tuple((header[0], as_bytes(header[1])) for header in message.headers() or ())
+    try:
+        return read(
+            serde, as_bytes(message.key() if side == "key" else message.value()), topic, side, headers
+        )
+    except UnavailableError:
+        raise
+    except Exception as error:
+        raise DeserializationError(
+            f"topic {topic!r}, partition {message.partition()}, offset {message.offset()}: the {side} does not fit {serde!r} "
+            f"({type(error).__name__}: {error}); give the serde that fits as {side}="
+        ) from error
 
 
 def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes: Serdes) -> int:
@@ -243,11 +262,9 @@ def send_records(settings: Settings, topic: str, records: Iterable[Any], serdes:
 
 def _raw(record: Any, topic: str, serdes: Serdes) -> Raw:
     key, value, timestamp = _record_fields(record) if isinstance(record, tuple) else (None, record, None)
-    return (
-        serialize_for_topic(serdes[0], key, topic, "key", ())[0],
-        serialize_for_topic(serdes[1], value, topic, "value", ())[0],
-        timestamp,
-    )
+    key_bytes, headers = serialize_for_topic(serdes[0], key, topic, "key", ())
+    value_bytes, headers = serialize_for_topic(serdes[1], value, topic, "value", headers)
+    return key_bytes, value_bytes, timestamp, headers
 
 
 def _record_fields(record: tuple[Any, ...]) -> tuple[Any, Any, int | None]:

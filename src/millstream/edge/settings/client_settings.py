@@ -310,10 +310,18 @@ def in_one_spelling(settings: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, value in settings.items():
         try:
-            result.update(_spelled_as_librdkafka(name, value))
+            spelled = _spelled_as_librdkafka(name, value)
         except ValueError:
-            result[name] = value
+            spelled = {name: value}
+        if _in_conflict(result, spelled):
+            return dict(settings)  # to be refused with these names
+        result.update(spelled)
     return result
+
+
+def _in_conflict(settings: Mapping[str, Any], more: Mapping[str, Any]) -> str | None:
+    """Return the name of a setting that has another value already."""
+    return next((name for name in more if name in settings and settings[name] != more[name]), None)
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,7 +333,8 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         settings: The user's ``kafka``, ``consumer`` or ``producer``.
 
     Raises:
-        ValueError: If a setting would break a guarantee or exists only in Java's clients; the message names the alternative.
+        ValueError: If a setting would break a guarantee or exists only in Java's clients; the message names the alternative. Also if two
+            names of one setting have different values.
 
     Example:
         >>> sorted(librdkafka_settings({"sasl.jaas.config": 'x required username="u" password="p";'}))
@@ -340,8 +349,11 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
             _RULE_OF[name].check(name, value)
         if callable(value) and not isinstance(value, Callback):
             result[name] = Callback(value)
-        else:
-            result.update(_spelled_as_librdkafka(name, value))
+            continue
+        spelled = _spelled_as_librdkafka(name, value)
+        if known := _in_conflict(result, spelled):
+            raise ValueError(f"{known!r} has two values, because {name!r} sets it, too; give one of them")
+        result.update(spelled)
     return result
 
 

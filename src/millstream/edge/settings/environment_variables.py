@@ -78,7 +78,8 @@ def _is_link(name: str, value: str) -> bool:
 
 
 def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> None:
-    """Refuse variables with the prefix that set nothing, because a misspelt name would go unnoticed."""
+    """Refuse variables with the prefix that set nothing, because a misspelt name would go unnoticed, and two for one entry."""
+    by_entry: dict[tuple[str, ...], str] = {}
     for variable in sorted(variables):
         name = variable.removeprefix(PREFIX)
         if not variable.startswith(PREFIX) or name.startswith("TEST_") or _OF_KUBERNETES.fullmatch(name):
@@ -87,6 +88,11 @@ def check_variables(variables: Mapping[str, str], settings: Collection[str]) -> 
         if separator and setting in settings:
             if setting not in _DOTTED or not all(entry.split(_NESTED)):
                 raise SettingsError(_no_entry(variable, setting))
+            other = by_entry.setdefault((setting, entry.split(_NESTED)[0]), variable)
+            if other != variable:
+                raise SettingsError(
+                    f"the environment variables {other!r} and {variable!r} set the same entry; unset one of them"
+                )
         elif separator or setting not in (*settings, *_OTHERS):
             if _is_link(setting, variables[variable]):
                 continue

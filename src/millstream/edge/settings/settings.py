@@ -71,7 +71,7 @@ class Settings(BaseSettings):
         description="memory that local copies may use in a Python worker: mapped pages, caches, buffers, "
         "content",
     )
-    checkpoint_location: str | None = Field(
+    checkpoint_location: FilledText | None = Field(
         None, description="directory or URL of the Spark checkpoint, used by this application only"
     )
     checkpoint_is_shared: bool = Field(

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import SerdeError
+from millstream.core.model.errors import ArgumentError, SerdeError
 from millstream.core.model.serdes import SerdeContext, change, quickly, serialize_for_topic
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
@@ -137,6 +137,7 @@ def test_a_misfit_does_not_repeat_a_long_object() -> None:
         (ms.serdes.list_of(ms.serdes.string), b"\x01" + FOUR % 1 + FOUR % 3 + b"ab"),
         (ms.serdes.list_of(ms.serdes.string), b"\x00" + FOUR % 0 + FOUR % 1 + b"ab"),
         (ms.serdes.list_of(ms.serdes.int32), b"\x00" + FOUR % 0 + FOUR % 2 + FOUR % 7),
+        (ms.serdes.list_of(ms.serdes.string), b"\x01\xff\xff\xff\xff"),
     ],
 )
 def test_bytes_that_do_not_fit_are_refused(serde: ms.Serde[Any], data: bytes) -> None:
@@ -155,6 +156,12 @@ def test_only_objects_that_cannot_change_may_stay_in_memory() -> None:
     }
     assert not ms.serdes.json.immutable
     assert not ms.serdes.pickle.immutable
+
+
+@pytest.mark.parametrize("accepts", [str, [str], ("str",)])
+def test_what_a_serde_accepts_are_types(accepts: Any) -> None:
+    with pytest.raises(ArgumentError, match="of: accepts must be a tuple of types"):
+        ms.serdes.of(str.encode, bytes.decode, accepts=accepts)
 
 
 def test_a_serde_of_ones_own() -> None:

@@ -172,3 +172,37 @@ def test_a_union_of_records_may_name_the_branch_beside_a_time() -> None:
         "u": {"v": 1},
         "at": noon,
     }
+
+
+@pytest.mark.parametrize("form", ["avro", "json_schema", "typed"])
+def test_types_of_a_function_are_known_or_named(form: str) -> None:
+    @dataclass
+    class Line:
+        cents: int
+
+    @dataclass
+    class Order:
+        lines: list[Line]
+
+    class LineModel(BaseModel):
+        cents: int
+
+    class OrderModel(BaseModel):
+        lines: list[LineModel]
+
+    options = {} if form == "typed" else {"registry": f"mock://{form}-of-a-function"}
+    with pytest.raises(
+        SettingsError, match=r"Order.*name 'Line' is not defined, a type in it; define it at the top"
+    ):
+        getattr(ms.serdes, form)(Order, **options)
+    orders = getattr(ms.serdes, form)(OrderModel, **options)
+    order = OrderModel(lines=[LineModel(cents=5)])
+    assert orders.deserialize(orders.serialize(order)) == order
+
+
+def test_a_model_without_a_json_schema_is_refused() -> None:
+    class Calls(BaseModel):
+        back: Callable[[], int]
+
+    with pytest.raises(SettingsError, match=r"Calls'> has no JSON Schema: .*Give the schema as text"):
+        ms.serdes.json_schema(Calls, registry="mock://calls")

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from enum import Enum
 from io import BytesIO
 from random import random
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import fastavro
@@ -266,5 +266,50 @@ def test_types_without_a_form_in_avro_are_refused(hint: Any, why: str) -> None:
         avro_schema(odd)
     with pytest.raises(SettingsError, match=r"the name of a field of Odd is 'größe'"):
         avro_schema(make_dataclass("Odd", [("größe", int)]))
+    for namespace in ("my-shop", "shop..orders", ""):
+        with pytest.raises(SettingsError, match=r"a part of namespace='.*' is '.*', but Avro's names"):
+            avro_schema(Order, namespace)
     with pytest.raises(SettingsError, match=r"the name of .*Box\[int\].* is 'Box\[int\]'"):
         avro_schema(create_model("Box[int]", x=(int, 1)))
+
+
+class Cat(BaseModel):
+    name: str
+
+
+class Dog(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        UUID | str,
+        datetime | int,
+        int | date | None,
+        Cat | Dog,
+        Cat | dict[str, str],
+        dict[str, int] | Cat | None,
+        list[int] | set[str],
+    ],
+)
+def test_types_that_avro_would_read_as_each_other_are_refused_in_a_union(hint: Any) -> None:
+    for odd in (make_dataclass("Odd", [("of", hint)]), create_model("Odd", of=(hint, ...))):
+        with pytest.raises(SettingsError, match=r"Odd\.of has the type .*Avro's data does not tell .* apart"):
+            avro_schema(odd)
+
+
+@pytest.mark.parametrize(
+    ("hint", "values"),
+    [
+        (float | int, [1, 2**60 + 1, 1.0, 0.5]),
+        (date | datetime, [date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC)]),
+        (bool | int | None, [True, 1, None]),
+        (Annotated[int | None, "cents"] | str, [1, None, "a"]),
+    ],
+)
+def test_every_type_of_a_union_comes_back(hint: Any, values: list[Any]) -> None:
+    model = create_model("Either", of=(hint, ...))
+    for value in values:
+        back = through_avro(model, model(of=value)).of
+        assert (type(back), back) == (type(value), value)

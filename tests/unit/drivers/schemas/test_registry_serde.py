@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
-from pydantic import SecretStr
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 import millstream as ms
 from millstream.core.model.errors import DeserializationError, SerdeError, SettingsError, UnavailableError
@@ -65,6 +65,20 @@ def test_subjects_follow_the_strategy(registry: str, subject: str, expected: str
     assert client_of(registry_of(registry)).get_subjects() == [expected]
 
 
+def test_a_schema_without_a_name_has_no_subject_without_a_topic(registry: str) -> None:
+    refused = pytest.raises(
+        SerdeError, match=r"the schema has no name, so it has no subject in a store.*title"
+    )
+    for subject in ("topic", "record", "topic_record"):
+        visits = ms.serdes.json_schema({"type": "object"}, registry=registry, subject=subject)
+        with refused:
+            visits.serialize({"page": "/"})
+        if subject != "topic":
+            with refused:
+                serialize_for_topic(visits, {"page": "/"}, "visits", "value", ())
+    assert client_of(registry_of(registry)).get_subjects() == []
+
+
 def test_a_reader_of_the_next_version_fills_in_the_default(registry: str) -> None:
     old = ms.serdes.avro(Order, registry=registry)
     schema = {**_schema(Order2), "name": "Order"}
@@ -81,7 +95,10 @@ def _schema(of: type[Any]) -> dict[str, Any]:
 
 def test_check_needs_a_registered_schema_and_never_uses_the_newest(registry: str) -> None:
     check = ms.serdes.avro(Order, registry=registry, register="check")
-    with pytest.raises(SerdeError, match=r"avro: .*Not Found"):
+    with pytest.raises(
+        SerdeError,
+        match=r"avro: .*Not Found.*register='check' writes the values of topic 'orders' only with a schema that is registered",
+    ):
         serialize_for_topic(check, Order("a", 1), "orders", "value", ())
     never = ms.serdes.avro(Order, registry=registry, register="never")
     with pytest.raises(SerdeError, match="avro: "):
@@ -93,6 +110,26 @@ def test_check_needs_a_registered_schema_and_never_uses_the_newest(registry: str
     newest = ms.serdes.avro(Order, registry=registry, register="never")
     assert serialize_for_topic(again, Order("a", 1), "orders", "value", ()) == (data, ())
     assert serialize_for_topic(newest, Order("a", 1), "orders", "value", ()) == (data, ())
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    id: str
+
+
+def test_a_field_that_the_schema_lacks_is_not_lost_without_an_error(registry: str) -> None:
+    fields = [{"name": "id", "type": "string"}, {"name": "note", "type": "string", "default": ""}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    auto = ms.serdes.avro(schema, registry=registry, subject="record")
+    assert auto.deserialize(auto.serialize({"id": "a"})) == {"id": "a", "note": ""}
+    refused = pytest.raises(SerdeError, match=r"avro: (Order|Open) has no field 'notes'; it has 'id'")
+    with refused:
+        auto.serialize({"id": "a", "notes": "gift"})
+    with refused:
+        ms.serdes.avro(Open, registry=registry).serialize(Open(id="a", notes="gift"))
+    # whoever asks for the newest registered schema gets the fields that it has
+    newest = ms.serdes.avro(schema, registry=registry, subject="record", register="never")
+    assert newest.deserialize(newest.serialize({"id": "a", "notes": "gift"})) == {"id": "a", "note": ""}
 
 
 def test_json_schema_and_typed_json(registry: str) -> None:
@@ -134,10 +171,18 @@ def test_a_time_without_a_zone_is_in_utc_on_every_host(registry: str) -> None:
 @pytest.mark.usefixtures("far_away")
 def test_a_schema_may_have_times_without_a_zone(registry: str) -> None:
     at = {"type": "long", "logicalType": "local-timestamp-micros"}
-    schema = {"type": "record", "name": "Local", "fields": [{"name": "at", "type": at}]}
-    serde: ms.Serde[Any] = ms.serdes.avro(schema, registry=registry)
+    sent = {"type": "long", "logicalType": "timestamp-micros"}
     noon = datetime(2026, 1, 1, 12)
-    assert serde.deserialize(serde.serialize({"at": noon})) == {"at": noon}
+    for fields in ({"at": at}, {"at": at, "sent": sent}):
+        schema = {
+            "type": "record",
+            "name": "Local",
+            "fields": [{"name": name, "type": of} for name, of in fields.items()],
+        }
+        serde: ms.Serde[Any] = ms.serdes.avro(schema, registry=f"{registry}-{len(fields)}")
+        back = serde.deserialize(serde.serialize(dict.fromkeys(fields, noon)))
+        in_utc = {"at": noon, "sent": noon.replace(tzinfo=UTC)}
+        assert back == {name: in_utc[name] for name in fields}
 
 
 @dataclass
@@ -192,8 +237,10 @@ def test_protobuf(registry: str) -> None:
     serde = ms.serdes.protobuf(note, registry=registry)
     data, _ = serialize_for_topic(serde, note(text="tea"), "orders", "value", ())
     assert read(serde, data, "orders", "value", ()).text == "tea"
-    with pytest.raises(SettingsError, match="not a generated class of a Protobuf message"):
-        ms.serdes.protobuf(Order, registry=registry)
+    wrong: Any
+    for wrong in (Order, note(text="tea"), timestamp_pb2):  # no message, not its class, the module
+        with pytest.raises(SettingsError, match="not a generated class of a Protobuf message"):
+            ms.serdes.protobuf(wrong, registry=registry)
     with pytest.raises(SettingsError, match="is not dict, a dataclass"):
         ms.serdes.protobuf(note, int, registry=registry)
 
@@ -328,13 +375,22 @@ def test_bytes_of_another_format_go_to_the_deserialize_policy(registry: str, dat
     builder.stream("orders", value=ms.serdes.avro(Order, registry=registry)).to("out", value=ms.serdes.json)
     with (
         ms.testing.TopologyTestDriver(builder.build()) as driver,
-        pytest.raises(DeserializationError, match=r"failed in stage 'deserialize'.*avro: "),
+        pytest.raises(
+            DeserializationError,
+            match=r"failed in stage 'deserialize'.*avro: the bytes are not in Confluent's wire format",
+        ),
     ):
         driver.pipe("orders", "k", data)
     policies = ms.ErrorPolicies(deserialize="skip")
     with ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver:
         driver.pipe("orders", "k", data)
         assert driver.read("out") == []
+
+
+def test_an_unknown_schema_id_names_the_registry(registry: str) -> None:
+    orders = ms.serdes.avro(Order, registry=registry)
+    with pytest.raises(SerdeError, match=f"avro: the schema registry {registry} answers: Schema Not Found"):
+        orders.deserialize(b"\x00\x00\x00\x00\x63\x02a\x02")
 
 
 def test_an_outage_is_waited_for_and_then_no_policy_leaves_the_record_out(
@@ -368,6 +424,37 @@ def test_an_outage_is_waited_for_and_then_no_policy_leaves_the_record_out(
             driver.pipe("orders", "k", data)
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"basic.auth.user.info": ms.secret.env("NO_SUCH_VARIABLE")},
+            "has no environment variable NO_SUCH_VARIABLE",
+        ),
+        ({"basic.auth.user.info": "ada"}, "basic.auth.user.info must be in the form"),
+        (
+            {"ssl.ca.location": "/no/such.pem"},
+            r"No such file.*check ssl\.ca\.location='/no/such\.pem' on this host",
+        ),
+        ({"no.such.setting": 1}, "Unrecognized properties: no.such.setting"),
+    ],
+)
+def test_no_policy_leaves_records_out_because_of_wrong_settings(settings: dict[str, Any], why: str) -> None:
+    orders = ms.serdes.avro(Order, registry={"url": "http://127.0.0.1:9", **settings})
+    builder = ms.StreamsBuilder()
+    builder.stream("orders", value=orders).to("out", value=ms.serdes.json)
+    builder.stream("texts", value=ms.serdes.string).map_values(lambda text: Order(text, 1)).to(
+        "paid", value=orders
+    )
+    policies = ms.ErrorPolicies(deserialize="skip", produce="skip")
+    for topic in ("orders", "texts"):
+        with (
+            ms.testing.TopologyTestDriver(builder.build(), policies=policies) as driver,
+            pytest.raises(UnavailableError, match=f"cannot be asked: .*{why}.*No records are lost"),
+        ):
+            driver.pipe(topic, "k", b"\x00\x00\x00\x00\x01\x02a")
+
+
 def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
     serde = pickle.loads(pickle.dumps(ms.serdes.avro(Order, registry=registry)))
     builder = ms.StreamsBuilder()
@@ -393,6 +480,8 @@ def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
             {"registry": {"url": "mock://x", "basic.auth.user.info": {"env": "INFO"}}},
             r"'basic.auth.user.info' of .* is text or a reference such as ms.secret.env\('NAME'\), not dict",
         ),
+        ({"registry": {"url": "mock://x", "timeout": "5"}}, "the setting 'timeout' .* is a number, not '5'"),
+        ({"registry": {"url": "mock://x", "max.retries": True}}, "the setting 'max.retries' .* not True"),
         ({"registry": {"url": "mock://x"}, "subject": "topics"}, "subject='topics' must be one of 'topic'"),
         ({"registry": "mock://x", "register": "always"}, "register='always' must be one of 'auto'"),
     ],
@@ -409,6 +498,23 @@ def test_a_schema_that_is_not_json_is_refused_where_it_is_given(schema: Any) -> 
     for create in (ms.serdes.avro, ms.serdes.json_schema):
         with pytest.raises(SettingsError, match="the schema is not JSON"):
             create(schema, registry="mock://x")
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (
+            {"type": "object", "properties": {"cents": {"type": "integre"}}},
+            r"'integre' .*, at \$\.properties\.cents\.type",
+        ),
+        ([], r"\[\] is not of type 'object'"),
+        ('"object"', r"'object' is not of type 'object'"),
+    ],
+)
+def test_a_schema_that_is_no_json_schema_is_refused_where_it_is_given(schema: Any, why: str) -> None:
+    schema = schema if isinstance(schema, str) else json.dumps(schema)
+    with pytest.raises(SettingsError, match=f"the schema is not valid as a JSON Schema: {why}"):
+        ms.serdes.json_schema(schema, registry="mock://x")
 
 
 def _token(config: dict[str, str]) -> dict[str, str]:
@@ -441,7 +547,7 @@ def test_the_error_about_an_outage_contains_no_password(monkeypatch: pytest.Monk
 
 def test_the_error_for_an_address_has_no_password() -> None:
     serde = ms.serdes.avro(Order, registry="ftp://ada:hunter2@one:8081")
-    with pytest.raises(SettingsError, match=r"Invalid url ftp://one:8081") as raised:
+    with pytest.raises(UnavailableError, match=r"Invalid url ftp://one:8081") as raised:
         serde.serialize(Order("a", 1))
     assert "hunter2" not in str(raised.value)
 

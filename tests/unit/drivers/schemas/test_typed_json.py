@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr, field_serializer
 from pyspark import cloudpickle
 
 import millstream as ms
@@ -116,9 +116,38 @@ def test_bytes_that_do_not_fit_a_model_are_an_error(data: bytes) -> None:
         ms.serdes.typed(Customer).deserialize(data)
 
 
+class Login(BaseModel):
+    name: str
+    password: SecretStr | None = None
+
+
+class RevealedLogin(Login):
+    @field_serializer("password")
+    def _text(self, password: SecretStr | None) -> str | None:
+        return None if password is None else password.get_secret_value()
+
+
+@pytest.mark.parametrize("form", ["typed", "json_schema"])
+def test_a_secret_is_not_written_as_asterisks(form: str) -> None:
+    options = {} if form == "typed" else {"registry": f"mock://{form}"}
+    hidden, revealed = (getattr(ms.serdes, form)(kind, **options) for kind in (Login, RevealedLogin))
+    with pytest.raises(
+        SerdeError, match=r"pydantic writes a secret as asterisks.*field_serializer"
+    ) as raised:
+        hidden.serialize(Login(name="Ada", password=SecretStr("hunter2")))
+    assert "hunter2" not in str(raised.value)
+    assert hidden.deserialize(hidden.serialize(Login(name="Ada"))).password is None
+    login = RevealedLogin(name="Ada", password=SecretStr("hunter2"))
+    assert revealed.deserialize(revealed.serialize(login)) == login
+
+
 def test_an_object_of_another_type_is_an_error() -> None:
     with pytest.raises(SerdeError, match="expected Customer, got dict"):
         ms.serdes.typed(Customer).serialize({"name": "Ada"})  # type: ignore[arg-type]
+    wrong: Any
+    for wrong in ({"children": []}, 5, Size.SMALL):
+        with pytest.raises(SerdeError, match=f"typed JSON: expected Tree, got {type(wrong).__name__}"):
+            ms.serdes.typed(Tree).serialize(wrong)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,16 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import millstream as ms
-from millstream.core.model.errors import BrokerUnavailableError, ProductionError, SettingsError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    DeserializationError,
+    ProductionError,
+    SettingsError,
+)
+from millstream.core.model.serdes import SerdeContext
 from millstream.edge.records import topic_records
 from millstream.edge.records.text_records import send_text
-from millstream.edge.records.topic_records import newest, send_records
+from millstream.edge.records.topic_records import last_records, newest, send_records
 from millstream.edge.settings.settings import Settings
 
 LOG = {
@@ -60,12 +66,14 @@ class Sending:
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, Any, int]] = []
+        self.headers: list[Any] = []
         self.flushed = 0
 
-    def produce(self, topic: str, *, key: Any, value: Any, timestamp: int) -> None:
+    def produce(self, topic: str, *, key: Any, value: Any, timestamp: int, headers: list[Any]) -> None:
         if value == b"huge":
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         self.sent.append((key, value, timestamp))
+        self.headers.append(headers)
 
     def poll(self, timeout: float) -> int:
         return 0
@@ -93,6 +101,70 @@ def send(*records: Any) -> int:
 def test_timestamp_0_is_not_the_current_time(sending: Sending) -> None:
     send("now", ("k", "first", 0), ("k", "second", 5))
     assert sending.sent == [(None, b"now", 0), (b"k", b"first", 1), (b"k", b"second", 5)]
+
+
+def _encoded(text: str, context: SerdeContext) -> bytes:
+    context.headers.append((f"{context.side}-encoding", b"latin-1"))
+    return text.encode("latin-1")
+
+
+def _decoded(data: bytes, context: SerdeContext) -> str:
+    return data.decode((dict(context.headers)[f"{context.side}-encoding"] or b"").decode())
+
+
+ENCODED = ms.serdes.in_context(_encoded, _decoded, name="encoded")
+
+
+class Found:
+    """A message with a bad value at offset 1."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def topic(self) -> str:
+        return "topic"
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_000
+
+    def key(self) -> bytes:
+        return "grün".encode("latin-1")
+
+    def value(self) -> bytes:
+        return b"12345678" if self._offset != 1 else b"1234"
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [("key-encoding", b"latin-1")]
+
+
+def test_a_serde_that_uses_headers_writes_and_reads_them(
+    sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(bootstrap_servers="nowhere:1")
+    send_records(settings, "topic", [("grün", "rot")], (ENCODED, ENCODED))
+    assert sending.sent == [("grün".encode("latin-1"), b"rot", 0)]
+    assert sending.headers == [[("key-encoding", b"latin-1"), ("value-encoding", b"latin-1")]]
+    monkeypatch.setattr(topic_records, "messages", lambda *_: [Found(0)])
+    number = int.from_bytes(b"12345678")
+    assert [*last_records(settings, "topic", 1, (ENCODED, ms.serdes.int64))] == [
+        (3, 0, 1_000, "grün", number)
+    ]
+
+
+def test_a_record_that_does_not_fit_its_serde_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_records, "messages", lambda *_: [Found(0), Found(1)])
+    failing = pytest.raises(
+        DeserializationError,
+        match=r"topic 'topic', partition 3, offset 1: the value does not fit serdes\.int64 .*give the serde that fits as value=",
+    )
+    with failing:
+        list(last_records(Settings(bootstrap_servers="nowhere:1"), "topic", 2, (ENCODED, ms.serdes.int64)))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +196,16 @@ def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
     with pytest.raises(SettingsError, match=f"cannot be written as {form}: .*before it were sent"):
         send_text("topic", records, ("auto", form), Settings(bootstrap_servers="nowhere:1"))
     assert sending.flushed == 1
+
+
+@pytest.mark.parametrize("form", ["json", "int64"])
+def test_null_in_json_is_a_null_value(sending: Sending, form: str) -> None:
+    records = [("k", "null"), ("null", "5")]
+    send_text("topic", records, ("string", form), Settings(bootstrap_servers="nowhere:1"))
+    assert [sent[:2] for sent in sending.sent] == [
+        (b"k", None),
+        (b"null", getattr(ms.serdes, form).serialize(5)),
+    ]
 
 
 class Silent:

@@ -30,6 +30,19 @@ def test_a_reference_to_a_secret_replaces_another_one(
     assert settings_from(given).kafka == {"sasl.password": ms.secret.env("OTHER")}
 
 
+@pytest.mark.parametrize("first", ["", "__ENV"])
+def test_two_variables_for_one_entry_are_refused(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    monkeypatch.setenv("MILLSTREAM_PRODUCER__SASL_PASSWORD__FILE", "/run/secrets/producer")
+    monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_PASSWORD__FILE", "/run/secrets/kafka")
+    settings_from({"bootstrap_servers": "localhost:9092"})
+    monkeypatch.setenv(f"MILLSTREAM_KAFKA__SASL_PASSWORD{first}", "changeit")
+    with pytest.raises(
+        SettingsError, match=r"_PASSWORD\w*' and 'MILLSTREAM_KAFKA\w+' set the same entry"
+    ) as raised:
+        settings_from({"bootstrap_servers": "localhost:9092"})
+    assert "changeit" not in str(raised.value)
+
+
 def test_both_names_of_a_setting_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file(tmp_path, monkeypatch, '[kafka]\n"sasl.mechanism" = "PLAIN"\n"sasl.password" = "from file"\n')
     monkeypatch.setenv("MILLSTREAM_KAFKA", '{"sasl.mechanisms": "SCRAM-SHA-512"}')
@@ -37,6 +50,36 @@ def test_both_names_of_a_setting_are_one_entry(tmp_path: Path, monkeypatch: pyte
     jaas = 'x required username="u" password="p";'
     settings = settings_from({**SERVERS, "kafka": {"sasl.mechanism": "GSSAPI", "sasl.jaas.config": jaas}})
     assert settings.kafka == {"sasl.mechanisms": "GSSAPI", "sasl.username": "u", "sasl.password": "p"}
+
+
+JAAS = 'x required username="ada" password="hunter2";'
+
+
+@pytest.mark.parametrize(
+    ("both", "known"),
+    [
+        ({"sasl.mechanism": "PLAIN", "sasl.mechanisms": "SCRAM-SHA-256"}, "sasl.mechanisms"),
+        ({"sasl.username": "bob", "sasl.jaas.config": JAAS}, "sasl.username"),
+    ],
+)
+def test_two_names_of_a_setting_with_different_values_are_refused(
+    both: dict[str, str], known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = pytest.raises(
+        SettingsError, match=rf"'{known}' has two values, because 'sasl\.\S+' sets it, too"
+    )
+    for given in (both, dict(reversed(both.items()))):
+        with refused:
+            settings_from({**SERVERS, "kafka": given})
+    for name, value in both.items():
+        monkeypatch.setenv(f"MILLSTREAM_KAFKA__{name.replace('.', '_').upper()}", value)
+    with refused:
+        settings_from(SERVERS)
+
+
+def test_two_names_of_a_setting_may_have_one_value() -> None:
+    kafka = {"sasl.mechanism": "PLAIN", "sasl.mechanisms": "PLAIN"}
+    assert settings_from({**SERVERS, "kafka": kafka}).kafka == {"sasl.mechanisms": "PLAIN"}
 
 
 def test_an_entry_of_app_config_replaces_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:

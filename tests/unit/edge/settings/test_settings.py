@@ -82,6 +82,11 @@ class TestValues:
             ("spark", {"a": 1}, r"^the setting 'spark\.a' cannot be \(not shown\): "),
             ("bootstrap_servers", " ", r"cannot be ' ': Input should not be empty"),
             ("state_dir", "", r"cannot be '': Input should not be empty"),
+            (
+                "checkpoint_location",
+                "",
+                r"^the setting 'checkpoint_location' cannot be '': Input should not be empty",
+            ),
             ("http_host", "", r"cannot be '': Input should not be empty"),
             ("dead_letter_topic", "", r"cannot be '': Input should be 1 to 249 letters"),
             ("dead_letter_topic", "a b", r"cannot be 'a b': Input should be 1 to 249 letters"),
@@ -195,6 +200,7 @@ class TestSources:
         monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID", "other")
         with pytest.raises(SettingsError, match=r"'group.id' cannot be set here"):
             settings_from(SERVERS)
+        monkeypatch.delenv("MILLSTREAM_KAFKA__GROUP_ID")
         monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID__VAULT", "x")
         with pytest.raises(SettingsError, match=r"names a secret: \{'env': 'NAME'\}|cannot be set here"):
             settings_from(SERVERS)
