@@ -18,7 +18,7 @@ from millstream.core.model.errors import (
     OffsetsLostError,
     TopicNotFoundError,
 )
-from millstream.core.runtime.lifecycle import ENDING, INITIAL, PROCESSING, Event, State, state_after
+from millstream.core.runtime.lifecycle import ENDING, FINAL, INITIAL, PROCESSING, Event, State, state_after
 from millstream.edge.spark.spark_errors import is_transient
 
 log = logging.getLogger("millstream.application")
@@ -207,7 +207,10 @@ class ReplaceableQuery:
         for event in (self.hold, self.between_batches, self.first_batch):
             event.clear()
         assert self.launch is not None
-        self.current = self.launch()
+        self.current = query = self.launch()
+        if self._state.now in FINAL:  # meanwhile, another driver was elected: nobody else stops this query
+            self.abandoned = True
+            query.stop()
 
     def _start_again(self) -> bool:
         """Start the query as soon as a broker answers; return False if the application is stopped before."""

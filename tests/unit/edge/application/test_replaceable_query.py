@@ -57,6 +57,8 @@ class Application:
         self.query.launch = self._launch
         self.query.between_batches.set()
         self.stops_after: int | None = None
+        self.ends_with: Event | None = None
+        """What happens to the application while the next query starts."""
 
     def _explained(self, error: Exception) -> MillstreamError:
         return explained(error, "the checkpoint")
@@ -67,6 +69,8 @@ class Application:
             self.state.on(Event.STOP_REQUESTED)
         if (error := self.attempts.pop(0)) is not None:
             raise error
+        if self.ends_with is not None:
+            self.state.on(self.ends_with)
         self.query.first_batch.set()
         return cast("StreamingQuery", Query())
 
@@ -171,3 +175,15 @@ def test_an_edit_that_meets_no_broker_is_undone_when_a_broker_answers() -> None:
     assert application.errors == []
     assert application.query.current is not None
     assert application.query.current.isActive
+
+
+@pytest.mark.parametrize("ends_with", [Event.ERROR, Event.QUERY_ENDED])
+def test_a_query_that_starts_while_the_application_ends_is_stopped(ends_with: Event) -> None:
+    """Another driver was elected while a query was started: nobody stopped it, and it sent records beside the other driver's query."""
+    application = Application(first := Query())
+    application.attempts, application.ends_with = [None], ends_with
+    application.query.restart("a topic has changed")
+    assert application.query.current is not first
+    assert application.query.current is not None
+    assert not application.query.current.isActive
+    assert application.query.abandoned
