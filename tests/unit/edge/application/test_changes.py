@@ -174,7 +174,7 @@ def test_topics_that_an_edit_no_longer_reads_are_not_paused_afterwards(tmp_path:
     flow_control: FlowControl = running._run.flow_control
     flow_control.pause(["orders", "clicks"], keep=True)
     flow_control.throttle("clicks", 5)
-    running.query.stop = lambda *_: None  # type: ignore[method-assign]  # no micro-batch runs
+    running.query.between_batches.set()  # no micro-batch runs
     running.edit(counting("new"))
     assert (flow_control.limits.paused, flow_control.limits.rates) == ({"orders"}, {})
     assert FlowControl.at_start(tmp_path, ["orders", "clicks"], {}).limits.kept == {"orders"}
