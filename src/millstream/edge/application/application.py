@@ -47,7 +47,7 @@ from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.cluster_checks import check_query_key
 from millstream.edge.spark.required_packages import check_spark_packages
-from millstream.edge.spark.spark_errors import is_unanswered, spark_is_gone
+from millstream.edge.spark.spark_errors import start_error
 from millstream.edge.status.log_output import attach
 from millstream.edge.web.listeners import Listeners
 
@@ -203,8 +203,8 @@ class Application:
             bound.watch(running)
         except BaseException as error:
             run.abandon()
-            if is_unanswered(error):
-                raise spark_is_gone(error) from error
+            if (ours := start_error(error, run.checkpoint)) is not None:
+                raise ours from error
             raise
         return running
 
