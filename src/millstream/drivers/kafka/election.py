@@ -61,7 +61,7 @@ class Election:
         rivals: The client ids of the living members that the group had when this candidate joined.
 
     Raises:
-        MillstreamError: If no broker answers in time, or refuses the topic or the group to this user.
+        MillstreamError: If no broker answers in time, or refuses the topic or the group to this user, or the topic has several partitions.
     """
 
     def __init__(
@@ -69,7 +69,12 @@ class Election:
     ) -> None:
         self._topic = driver_topic(application_id)
         self._broker = broker
-        self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
+        partitions = self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
+        if partitions > 1:
+            raise MillstreamError(
+                f"the topic {self._topic!r} has {partitions} partitions, so Kafka would elect several drivers at once. Delete the topic: the next "
+                "start creates it with one partition, or create it so"
+            )
         self.rivals = living_drivers(self._broker, application_id)
         own = {"group.id": self._topic, "client.id": process_name(self._topic), **_OWN}
         self._consumer: Consumer = create_client(Consumer, {**settings, **own})

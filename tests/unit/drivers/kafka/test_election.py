@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 
 from millstream.core.model.errors import MillstreamError
 from millstream.drivers.kafka import election as module
@@ -76,10 +76,19 @@ def test_a_candidate_that_receives_the_permission_later_is_elected(candidate: El
     with pytest.raises(MillstreamError, match="does not permit"):
         candidate.wait(10)
     consumer: Any = candidate._consumer
-    consumer.assign(consumer, ["shop-driver"])
+    consumer.assign(consumer, [TopicPartition("shop-driver", 0)])
     assert candidate.wait(10)
 
 
 def test_other_errors_pass(candidate: Election) -> None:
     receive(candidate, KafkaError._ALL_BROKERS_DOWN)
     assert not candidate.wait(0)
+
+
+def test_a_topic_with_several_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It elected several drivers at once, and all of them ran the application."""
+    monkeypatch.setattr(module, "Consumer", Consumer)
+    monkeypatch.setattr(module, "living_drivers", lambda broker, application_id: [])
+    broker: Any = SimpleNamespace(ensure_topic=lambda *_: 3, servers="here:1")
+    with pytest.raises(MillstreamError, match="'shop-driver' has 3 partitions"):
+        Election({}, broker, "shop", 1)
