@@ -201,6 +201,10 @@ class Application:
             if bound.end is None:
                 self._keep_up(running, environment)
             bound.watch(running)
+            if (
+                run.state.now in FINAL
+            ):  # another driver was elected meanwhile: nobody else ends the new threads
+                run.release()
         except BaseException as error:
             run.abandon()
             if (ours := start_error(error, run.checkpoint)) is not None:
@@ -311,9 +315,8 @@ class Application:
                     partial(self._use_program, program, settings), partial(self._use_program, *before)
                 )
         finally:
-            run.auto_workers = (
-                self._auto_workers(running) if is_automatic(self.settings.parallelism) else None
-            )
+            automatic = is_automatic(self.settings.parallelism) and run.state.now not in FINAL
+            run.auto_workers = self._auto_workers(running) if automatic else None
 
     def _edit(
         self,
