@@ -124,7 +124,8 @@ def wrong_config(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[s
         {'cleanup.policy': 'delete'}
     """
     matter = ("cleanup.policy", "message.timestamp.type")
-    return {name: wanted[name] for name in matter if name in actual and not _fits(wanted[name], actual[name])}
+    known = [name for name in matter if name in wanted and name in actual]
+    return {name: wanted[name] for name in known if not _fits(wanted[name], actual[name])}
 
 
 def _fits(wanted: str, actual: str) -> bool:

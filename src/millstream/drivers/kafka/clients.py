@@ -131,7 +131,7 @@ _NO_TOPIC = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
-_NOT_PERMITTED = {
+NOT_PERMITTED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -254,7 +254,7 @@ def translated(error: KafkaException, doing: str, servers: str) -> MillstreamErr
             f"the broker at {servers} has no such topic or partition (while {doing}: {cause.str()}). If it was deleted, create it again with "
             "as many partitions, and start over with another application id or checkpoint_location"
         )
-    if isinstance(cause, KafkaError) and cause.code() in _NOT_PERMITTED:
+    if isinstance(cause, KafkaError) and cause.code() in NOT_PERMITTED:
         return MillstreamError(
             f"the broker at {servers} does not permit this to the user of the client (while {doing}: {cause.str()}). Grant the permission, for "
             "example with kafka-acls, and try again"

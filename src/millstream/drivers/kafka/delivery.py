@@ -20,6 +20,7 @@ from millstream.core.ports import BatchId
 from millstream.core.topology.internal import commits_topic
 from millstream.drivers.kafka.clients import (
     FENCED,
+    NOT_PERMITTED,
     QUICK_CONNECTION,
     UNUSABLE,
     ClientSettings,
@@ -331,6 +332,8 @@ class Transaction:
         if refusals and not is_unavailable(refusals[0][0]):
             return production_error(*refusals[0], self._servers)
         self.abort()
+        if cause.code() in NOT_PERMITTED:  # another attempt would end in the same way
+            return translated(error, "sending in a transaction", self._servers)
         if cause.txn_requires_abort() or cause.code() in _TAKEN_BACK:
             return DeliveryAbortedError(
                 f"the transaction of {self._marks_partition} for micro-batch {self._batch.number} was aborted: {cause.str()}. {_REPEATED}"

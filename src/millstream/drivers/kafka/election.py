@@ -30,7 +30,7 @@ from confluent_kafka.admin import ConsumerGroupDescription
 from millstream.core.model.errors import MillstreamError
 from millstream.core.topology.internal import DRIVER_CONFIG, driver_topic
 from millstream.drivers.kafka.broker import Broker
-from millstream.drivers.kafka.clients import ClientSettings, create_client
+from millstream.drivers.kafka.clients import NOT_PERMITTED, ClientSettings, create_client, translated
 from millstream.drivers.kafka.process_names import may_live, process_name
 
 log = logging.getLogger("millstream.kafka")
@@ -61,7 +61,7 @@ class Election:
         rivals: The client ids of the living members that the group had when this candidate joined.
 
     Raises:
-        MillstreamError: If no broker answers in time, or refuses the topic or the group to this user.
+        MillstreamError: If no broker answers in time, or refuses the topic or the group to this user, or the topic has several partitions.
     """
 
     def __init__(
@@ -69,19 +69,33 @@ class Election:
     ) -> None:
         self._topic = driver_topic(application_id)
         self._broker = broker
-        self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
+        partitions = self._broker.ensure_topic(self._topic, 1, DRIVER_CONFIG, replication_factor)
+        if partitions > 1:
+            raise MillstreamError(
+                f"the topic {self._topic!r} has {partitions} partitions, so Kafka would elect several drivers at once. Delete the topic: the next "
+                "start creates it with one partition, or create it so"
+            )
         self.rivals = living_drivers(self._broker, application_id)
         own = {"group.id": self._topic, "client.id": process_name(self._topic), **_OWN}
         self._consumer: Consumer = create_client(Consumer, {**settings, **own})
-        self._elected, self._replaced, self._leaving = (threading.Event() for _ in range(3))
+        self._elected, self._replaced, self._leaving, self._decided = (threading.Event() for _ in range(4))
+        self._refusal: MillstreamError | None = None
+        """Why the brokers do not let this driver in; None if they do."""
         self._in_doubt = False
         self._on_replaced: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._take_part, name="millstream-election", daemon=True)
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait at most ``timeout_s`` seconds until this driver is elected. Return whether it is elected."""
-        return self._elected.wait(timeout_s)
+        """Wait at most ``timeout_s`` seconds until this driver is elected. Return whether it is elected.
+
+        Raises:
+            MillstreamError: If the brokers refuse the topic or the group to this user.
+        """
+        self._decided.wait(timeout_s)
+        if (refusal := self._refusal) is not None:
+            raise refusal
+        return self._elected.is_set()
 
     def start_unelected(self) -> None:
         """Count as replaced, too, if another driver is elected before this one has been."""
@@ -115,12 +129,24 @@ class Election:
         due = 0.0
         while not self._leaving.is_set():
             try:
-                self._consumer.poll(_POLL_S)
+                message = self._consumer.poll(_POLL_S)
+                if message is not None and (error := message.error()) is not None:
+                    self._note_error(error)
             except KafkaException as error:
                 log.warning("election error from %s: %s", self._topic, error)
             if self._in_doubt and time.monotonic() >= due:
                 due = time.monotonic() + _DOUBT_S
                 self._resolve_doubt()
+
+    def _note_error(self, error: KafkaError) -> None:
+        """Note a refusal, which the client reports each time that it tries to join again. It recovers from all other errors."""
+        if error.code() not in NOT_PERMITTED or self._refusal is not None:
+            return
+        self._refusal = translated(
+            KafkaException(error), f"joining group {self._topic!r}", self._broker.servers
+        )
+        log.warning("this driver cannot be elected, and does not see other drivers: %s", self._refusal)
+        self._decided.set()
 
     def _resolve_doubt(self) -> None:
         if self._elected.is_set():
@@ -133,13 +159,16 @@ class Election:
     def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
             self._in_doubt = False
+            self._refusal = None
             self._replaced.clear()
             self._elected.set()
+            self._decided.set()
 
     def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions and not self._leaving.is_set():
             log.warning("%s is no longer assigned to this driver", self._topic)
             self._elected.clear()
+            self._decided.clear()
             self._in_doubt = True
 
     def _has_another_driver(self) -> bool:

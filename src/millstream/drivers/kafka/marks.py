@@ -138,10 +138,9 @@ class Marks:
             mark.number,
             partition,
         )
-        settings = {**self.settings, "group.id": planned.topic, "enable.auto.commit": False}
-        warm(Consumer, settings).commit(
-            offsets=[mark_offset(partition.partition, mark, planned.topic)], asynchronous=False
-        )
+        consumer = warm(Consumer, {**self.settings, "group.id": planned.topic, "enable.auto.commit": False})
+        offsets = [mark_offset(partition.partition, mark, planned.topic)]
+        self._broker().ask("restoring a mark", lambda: consumer.commit(offsets=offsets, asynchronous=False))
         return mark
 
 

@@ -70,11 +70,24 @@ def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
     columns = (repeat(topic), records.values, records.keys, partitions, nothing, nothing, times)
     rows = zip(*columns, _headers(records))
     while some := list(islice(rows, _POLL_EVERY)):
-        while some := _queued(failing, some):
+        is_empty = False
+        while left := _queued(failing, some):
+            if is_empty and len(left) == len(some):
+                _refuse(failing, left[0])
+            some = left
             failing.producer.poll(_FULL_WAIT_S)
             failing.check()
+            is_empty = not len(failing.producer)
         failing.producer.poll(0)
     failing.check()
+
+
+def _refuse(failing: FailingProducer, row: tuple[Any, ...]) -> None:
+    """Refuse a record for which an empty queue has no room."""
+    topic, _, _, partition, *_ = row
+    error = KafkaError(KafkaError._QUEUE_FULL, "the record is larger than the queue")
+    failing.failures.insert(0, (error, topic, partition))
+    raise KafkaException(error)
 
 
 def _queued(failing: FailingProducer, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -109,6 +122,7 @@ _ADVICE: dict[int, Callable[[str], str]] = {
     KafkaError.MSG_SIZE_TOO_LARGE: lambda _: (
         "raise the producer setting message.max.bytes and the topic's max.message.bytes"
     ),
+    KafkaError._QUEUE_FULL: lambda _: "raise the producer setting queue.buffering.max.kbytes",
     KafkaError._MSG_TIMED_OUT: lambda _: (
         "the broker did not acknowledge it in time (producer setting message.timeout.ms); check that the broker runs"
     ),

@@ -47,7 +47,7 @@ from millstream.edge.settings.settings import Settings
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.spark.cluster_checks import check_query_key
 from millstream.edge.spark.required_packages import check_spark_packages
-from millstream.edge.spark.spark_errors import is_unanswered, spark_is_gone
+from millstream.edge.spark.spark_errors import start_error
 from millstream.edge.status.log_output import attach
 from millstream.edge.web.listeners import Listeners
 
@@ -201,10 +201,14 @@ class Application:
             if bound.end is None:
                 self._keep_up(running, environment)
             bound.watch(running)
+            if (
+                run.state.now in FINAL
+            ):  # another driver was elected meanwhile: nobody else ends the new threads
+                run.release()
         except BaseException as error:
             run.abandon()
-            if is_unanswered(error):
-                raise spark_is_gone(error) from error
+            if (ours := start_error(error, run.checkpoint)) is not None:
+                raise ours from error
             raise
         return running
 
@@ -311,9 +315,8 @@ class Application:
                     partial(self._use_program, program, settings), partial(self._use_program, *before)
                 )
         finally:
-            run.auto_workers = (
-                self._auto_workers(running) if is_automatic(self.settings.parallelism) else None
-            )
+            automatic = is_automatic(self.settings.parallelism) and run.state.now not in FINAL
+            run.auto_workers = self._auto_workers(running) if automatic else None
 
     def _edit(
         self,

@@ -286,13 +286,14 @@ class Launch:
         }
         restart = settings.on_recreated_topic == "restart_from_beginning"
         now.continuity.check_topics(facts, restart_recreated=restart)
-        return PreparedTopics(created, sinks, global_counts, facts, self._prepared_commits(now))
+        return PreparedTopics(created, sinks, global_counts, facts, self._prepared_commits(now, topics))
 
-    def _prepared_commits(self, now: Continued) -> int:
+    def _prepared_commits(self, now: Continued, topics: TopicPreparation) -> int:
         """Prepare the commits topic, if there is one; return its minimum partition count."""
         settings = self.settings
         if not settings.exactly_once and not now.plan.changelogs:
             return 0
+        topics.check_commits(now.plan.commits_topic, now.existing)
         wanted = partitions_of(self._session(), spark_partitions(settings))
         count = max(wanted, 0 if now.progress is None else now.progress.shuffle_partitions)
         self.environment.clients.prepare_commits(count)

@@ -18,7 +18,7 @@ from millstream.core.model.errors import (
     OffsetsLostError,
     TopicNotFoundError,
 )
-from millstream.core.runtime.lifecycle import ENDING, INITIAL, PROCESSING, Event, State, state_after
+from millstream.core.runtime.lifecycle import ENDING, FINAL, INITIAL, PROCESSING, Event, State, state_after
 from millstream.edge.spark.spark_errors import is_transient
 
 log = logging.getLogger("millstream.application")
@@ -98,6 +98,15 @@ class ReplaceableQuery:
                 break
         query.stop()
 
+    def _stop_for_change(self, query: StreamingQuery) -> bool:
+        """Stop a query between two micro-batches. Return False if the application is being stopped, which has a time limit of its own."""
+        self.hold.set()
+        while query.isActive and not self.between_batches.wait(_POLL_S):
+            if self._state.now in ENDING:
+                return False
+        query.stop()
+        return True
+
     def restart(self, reason: str) -> None:
         """Stop the query between two micro-batches, and start a new one."""
         with self.lock:
@@ -105,8 +114,7 @@ class ReplaceableQuery:
                 return
             log.warning("restarting the query: %s", reason)
             with self._restarting():
-                self.stop(query)
-                if query.exception() is None:
+                if self._stop_for_change(query) and query.exception() is None:
                     self._start_again()
 
     def recoverable_error(self) -> Exception | None:
@@ -148,10 +156,12 @@ class ReplaceableQuery:
             if (query := self._processing()) is None:
                 return
             self.unchanging.clear()  # await_termination returns only after everything is released
+            stopped = True
             try:
-                self.stop(query)
+                stopped = self._stop_for_change(query)
             finally:
-                self._fail(error)
+                if stopped:
+                    self._fail(error)
                 self.unchanging.set()
 
     def replace(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
@@ -168,7 +178,8 @@ class ReplaceableQuery:
                 )
             self.unchanging.clear()
             try:
-                self.stop(query)
+                if not self._stop_for_change(query):
+                    raise ControlError(_ENDED)
                 change()
                 try:
                     self._start()
@@ -207,7 +218,10 @@ class ReplaceableQuery:
         for event in (self.hold, self.between_batches, self.first_batch):
             event.clear()
         assert self.launch is not None
-        self.current = self.launch()
+        self.current = query = self.launch()
+        if self._state.now in FINAL:  # meanwhile, another driver was elected: nobody else stops this query
+            self.abandoned = True
+            query.stop()
 
     def _start_again(self) -> bool:
         """Start the query as soon as a broker answers; return False if the application is stopped before."""
@@ -227,6 +241,8 @@ class ReplaceableQuery:
         query = self.current
         assert query is not None
         while not self.first_batch.wait(_POLL_S):
+            if self._state.now in ENDING:
+                raise ControlError(_ENDED)
             if not query.isActive:
                 raise query.exception() or ControlError(_ENDED)
 

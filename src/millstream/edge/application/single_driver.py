@@ -75,9 +75,12 @@ class SingleDriver:
     def _is_elected(self, election: Election) -> bool:
         """Wait until Kafka has elected a driver; return whether it is this one, because the others have died."""
         deadline = time.monotonic() + _LIVES_S
-        while not election.wait(_STEP_S):
-            if election.wait_replaced(0) or time.monotonic() > deadline:
-                return False
+        try:
+            while not election.wait(_STEP_S):
+                if election.wait_replaced(0) or time.monotonic() > deadline:
+                    return False
+        except MillstreamError:  # this driver may not be elected, so the other one is
+            return False
         return True
 
     def _already_running_error(self, rival: str) -> ApplicationRunningError:

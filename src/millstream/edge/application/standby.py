@@ -99,10 +99,14 @@ class Standby:
         Raises:
             ApplicationRunningError: If another driver is elected in the meantime.
         """
+        waits = False
         while True:
             try:
                 return take()
-            except ApplicationRunningError:
+            except ApplicationRunningError as error:
+                if not waits:
+                    log.warning("waiting for the former driver to end or to be killed: %s", error)
+                waits = True
                 if self._election.wait_replaced(_LEASE_S):
                     raise
 

@@ -18,6 +18,7 @@ from millstream.core.model.errors import (
     TopicNotFoundError,
 )
 from millstream.core.topology.internal import (
+    COMMITS_CONFIG,
     REPARTITION_CONFIG,
     changelog_config,
     repartition_config,
@@ -59,15 +60,20 @@ class TopicPreparation:
                     wanted[plan.changelogs[store.name]] = changelog_config(store)
         present = [topic for topic in wanted if topic in existing]
         for topic, found in InternalTopics(self.broker).topic_configs(present).items():
-            wrong = wrong_config(wanted[topic], found)
-            if wrong:
-                now = ", ".join(f"{name}={found[name]}" for name in wrong)
-                right = ",".join(f"{name}=[{value}]" for name, value in wrong.items())
-                raise SettingsError(
-                    f"the internal topic {topic!r} has {now}, so event times, or records with equal keys, are lost. Configure it "
-                    f"with kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}. Lost records cannot "
-                    f"be restored: `millstream reset {plan.application_id}` starts over"
-                )
+            why = "event times, or records with equal keys, are lost"
+            again = f". Lost records cannot be restored: `millstream reset {plan.application_id}` starts over"
+            _check_config(topic, wanted[topic], found, why, again)
+
+    def check_commits(self, topic: str, existing: Mapping[str, int]) -> None:
+        """Check that an existing commits topic keeps the latest value of each key.
+
+        Raises:
+            SettingsError: If its records expire.
+        """
+        present = [topic] if topic in existing else []
+        for name, found in InternalTopics(self.broker).topic_configs(present).items():
+            why = "marks of delivered micro-batches and snapshots of tasks are lost after some time"
+            _check_config(name, COMMITS_CONFIG, found, why)
 
     def prepare_repartitions(self, plan: Plan, layout: Layout, existing: Mapping[str, int]) -> None:
         """Create missing repartition topics, and check existing ones and the configuration of all internal topics.
@@ -158,6 +164,19 @@ class TopicPreparation:
             f"there is no checkpoint, and the state in the changelog topics {', '.join(topics)} cannot be continued: {why}. "
             f"Restore the checkpoint, or start over with `millstream reset {plan.application_id} --to-earliest`, which "
             "deletes these topics"
+        )
+
+
+def _check_config(
+    topic: str, wanted: Mapping[str, str], found: Mapping[str, str], why: str, again: str = ""
+) -> None:
+    wrong = wrong_config(wanted, found)
+    if wrong:
+        now = ", ".join(f"{name}={found[name]}" for name in wrong)
+        right = ",".join(f"{name}=[{value}]" for name, value in wrong.items())
+        raise SettingsError(
+            f"the internal topic {topic!r} has {now}, so {why}. Configure it with kafka-configs --alter --entity-type topics "
+            f"--entity-name {topic} --add-config {right}{again}"
         )
 
 

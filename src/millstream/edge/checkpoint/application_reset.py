@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millstream.core.fanout.epochs import primary_of
@@ -110,7 +110,8 @@ def read_progress(files: Files) -> tuple[CheckpointProgress | None, str]:
 
 def _current(progress: CheckpointProgress | None, broker: Broker, existing: dict[str, int]) -> Offsets:
     """Return the processed positions: those of the checkpoint, and the group's offsets where the checkpoint has none."""
-    current = broker.committed_offsets(existing)
+    # Otherwise the answer would wait for the open transaction of an application that was killed.
+    current = replace(broker, read_committed=False).committed_offsets(existing)
     done = Remembered.from_offset({} if progress is None else progress.processed)
     for topic, partitions in done.positions.items():
         current[topic] = {**current.get(topic, {}), **partitions}

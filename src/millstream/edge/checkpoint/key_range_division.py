@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, Files
 from millstream.drivers.spark.driver.state_division import DividedTask, divide, remove_shares
 from millstream.drivers.spark.share_files import DIRECTORY
 from millstream.edge.checkpoint.continuity import Continuity
+from millstream.edge.checkpoint.disk_space import free_space
 
 log = logging.getLogger("millstream.application")
 
@@ -75,13 +77,28 @@ class KeyRangeDivision:
             )
 
     def divide(self, session: SparkSession, location: str) -> DividedState:
+        """Divide the state.
+
+        Raises:
+            CheckpointError: If the shares cannot be written.
+        """
         directory = self.files.local(DIRECTORY)
         assert directory is not None
         assert self.progress is not None
         started = time.monotonic()
         tasks = [task for task in self.layout.tasks if task.subtopology in self._divisions]
         checkpoint = location, self.progress.last_complete
-        divided = divide(session, checkpoint, directory, self._tasks(), tasks)
+        try:
+            divided = divide(session, checkpoint, directory, self._tasks(), tasks)
+        except (ConnectionError, TimeoutError):  # of the connection to Spark
+            raise
+        except OSError as error:
+            with suppress(OSError):
+                remove_shares(directory, None)
+            raise CheckpointError(
+                f"the state cannot be divided among more key ranges: {str(directory)!r} cannot be written ({error.strerror or error}); its disk has "
+                f"{free_space(str(directory))}. The checkpoint is unchanged: free some space, or leave parallelism= as it was, and start again"
+            ) from error
         seconds = time.monotonic() - started
         log.warning("divided the state among %d tasks of key ranges in %.1f s", len(tasks), seconds)
         return divided

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote, urlparse
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 
 from millstream.core.model.errors import CheckpointError, MillstreamError, SparkRuntimeError
 from millstream.drivers.spark.crossing import find_error
@@ -43,6 +44,19 @@ def explained(error: Exception, checkpoint: str) -> MillstreamError:
     if isinstance(error, MillstreamError):
         return error
     return spark_is_gone(error) if is_unanswered(error) else translated(str(error), checkpoint)
+
+
+def start_error(error: BaseException, checkpoint: str) -> SparkRuntimeError | None:
+    """Translate an error of Spark with which a start fails, before there is a query; return None for all other errors."""
+    if is_unanswered(error):
+        return spark_is_gone(error)
+    if not isinstance(error, (Py4JJavaError, PySparkException)):
+        return None
+    reason = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    return SparkRuntimeError(
+        f"Spark cannot start the query on the checkpoint {checkpoint}: {reason.strip().partition(chr(10))[0]}. Correct checkpoint_location, "
+        "or the settings with which Spark reaches it (spark={...})"
+    )
 
 
 def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> MillstreamError:

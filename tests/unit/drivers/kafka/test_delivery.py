@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from millstream.core.model.errors import BrokerUnavailableError
+from millstream.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, MillstreamError
 from millstream.drivers.kafka import overdue
 from millstream.drivers.kafka.delivery import Transaction
 from millstream.drivers.kafka.marks import Mark, mark_offset
@@ -72,3 +73,45 @@ def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], obje
         BrokerUnavailableError, match=r"looking up the last delivered micro-batch .*no answer for 0 s"
     ):
         delivery._last_mark()
+
+
+class Refused:
+    """A producer in whose transactions the broker refuses something."""
+
+    def __init__(self, code: int) -> None:
+        self.aborted = 0
+        self._error = KafkaException(KafkaError(code, "no", txn_requires_abort=True))
+
+    def produce(self, *_: object) -> None: ...
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        raise self._error
+
+    def abort_transaction(self, timeout: float) -> None:
+        self.aborted += 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ],
+)
+def test_a_missing_permission_is_named_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """It looked like an aborted transaction, was sent five times, and the error said that the micro-batch is processed again."""
+    delivery: Any = asked(monkeypatch, 0)
+    monkeypatch.setattr(
+        Transaction, "_consumer", lambda *_: SimpleNamespace(consumer_group_metadata=lambda: None)
+    )
+    delivery._producer = producer = Refused(code)
+    delivery._failing = SimpleNamespace(failures=[])
+    with pytest.raises(MillstreamError) as raised:
+        delivery.commit({})
+    tried_again = isinstance(raised.value, DeliveryAbortedError)
+    assert tried_again is (code == KafkaError.COORDINATOR_NOT_AVAILABLE)
+    assert ("Grant the permission" in raised.value.message) is not tried_again
+    assert producer.aborted == 1

@@ -36,14 +36,14 @@ class Producing:
 
 
 class Crowded(Producing):
-    """A producer whose queue has room for five records between two polls, and that refuses an empty value."""
+    """A producer whose queue has room for five small records between two polls, and that refuses an empty value."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__(settings)
         self.room = 5
 
     def produce(self, topic: str, value: Any, *rest: Any) -> None:
-        if not self.room:
+        if not self.room or len(value) > 1_000:
             raise BufferError
         if not value:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
@@ -52,6 +52,9 @@ class Crowded(Producing):
 
     def poll(self, timeout: float) -> None:
         self.room = 5
+
+    def __len__(self) -> int:
+        return 5 - self.room
 
 
 def test_a_producer_with_a_fatal_error_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +88,18 @@ def test_a_refused_record_is_named_with_its_partition(monkeypatch: pytest.Monkey
         MillstreamError, match=r"topic 'out' was not accepted \(stage 'produce', partition 8,"
     ):
         KafkaSender({"bootstrap.servers": "refusing:1"}).publish("out", records)
+
+
+@pytest.mark.parametrize("before", [0, 3, 9])
+def test_a_record_for_which_the_queue_never_has_room_is_refused(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """The task waited for ever. The queue takes no record that is larger than queue.buffering.max.kbytes."""
+    monkeypatch.setattr(Producing, "made", [], raising=False)
+    monkeypatch.setattr(produce, "Producer", Crowded)
+    values: list[bytes | None] = [*[b"v"] * before, b"v" * 5_000, b"v"]
+    records = Records([None] * len(values), values, [1] * len(values), partitions=[*range(len(values))])
+    with pytest.raises(
+        MillstreamError, match=rf"partition {before}, .*raise the producer setting queue.buffering.max.kbytes"
+    ):
+        KafkaSender({"bootstrap.servers": f"narrow{before}:1"}).publish("out", records)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import CoPartitioningError
+from millstream.core.model.errors import ControlError, CoPartitioningError
 from millstream.core.runtime.lifecycle import Event
 from millstream.core.topology.plan import Plan
 from millstream.edge.application import launching
@@ -46,6 +46,7 @@ class Running:
         self.query.current, self.query.launch = Query(), self._launch  # type: ignore[assignment]
         self.launched: list[list[str]] = []
         self._run: Any = SimpleNamespace(
+            state=state,
             query=self.query,
             auto_workers=None,
             plan=self.application._program.matching(self.application.settings, existing),
@@ -105,6 +106,26 @@ def test_changes_that_are_made_together_follow_each_other(tmp_path: Path) -> Non
         edit.join(0.01)
         workers.join(0.01)
     assert running.launched == [["new"], ["new"]]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_workers_are_not_automatic_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """A thread that measures the load was started for an application that had failed, and never ended."""
+    running = Running(counting("counts"), {"orders": 2}, tmp_path, parallelism="auto")
+    running._run.auto_workers = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(running.application, "_auto_workers", lambda _: "a new thread")
+
+    def replace(*_: object) -> None:
+        if ends:
+            running._run.state.on(Event.ERROR)
+        raise ControlError("it does not start")
+
+    monkeypatch.setattr(running.query, "replace", replace)
+    with pytest.raises(ControlError):
+        running.change(running.application._set_workers, 4)
+    assert running._run.auto_workers == (None if ends else "a new thread")
 
 
 def test_an_edit_of_topics_with_a_pattern_still_reads_them(tmp_path: Path) -> None:
@@ -174,7 +195,7 @@ def test_topics_that_an_edit_no_longer_reads_are_not_paused_afterwards(tmp_path:
     flow_control: FlowControl = running._run.flow_control
     flow_control.pause(["orders", "clicks"], keep=True)
     flow_control.throttle("clicks", 5)
-    running.query.stop = lambda *_: None  # type: ignore[method-assign]  # no micro-batch runs
+    running.query.between_batches.set()  # no micro-batch runs
     running.edit(counting("new"))
     assert (flow_control.limits.paused, flow_control.limits.rates) == ({"orders"}, {})
     assert FlowControl.at_start(tmp_path, ["orders", "clicks"], {}).limits.kept == {"orders"}

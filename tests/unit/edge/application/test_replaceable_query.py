@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from millstream.core.model.errors import (
     BrokerUnavailableError,
+    ControlError,
     MillstreamError,
     OffsetsLostError,
     SparkRuntimeError,
@@ -57,6 +60,9 @@ class Application:
         self.query.launch = self._launch
         self.query.between_batches.set()
         self.stops_after: int | None = None
+        self.ends_with: Event | None = None
+        """What happens to the application while the next query starts."""
+        self.commits = True
 
     def _explained(self, error: Exception) -> MillstreamError:
         return explained(error, "the checkpoint")
@@ -67,7 +73,10 @@ class Application:
             self.state.on(Event.STOP_REQUESTED)
         if (error := self.attempts.pop(0)) is not None:
             raise error
-        self.query.first_batch.set()
+        if self.ends_with is not None:
+            self.state.on(self.ends_with)
+        if self.commits:
+            self.query.first_batch.set()
         return cast("StreamingQuery", Query())
 
 
@@ -171,3 +180,72 @@ def test_an_edit_that_meets_no_broker_is_undone_when_a_broker_answers() -> None:
     assert application.errors == []
     assert application.query.current is not None
     assert application.query.current.isActive
+
+
+@pytest.mark.parametrize("ends_with", [Event.ERROR, Event.QUERY_ENDED])
+def test_a_query_that_starts_while_the_application_ends_is_stopped(ends_with: Event) -> None:
+    """Another driver was elected while a query was started: nobody stopped it, and it sent records beside the other driver's query."""
+    application = Application(first := Query())
+    application.attempts, application.ends_with = [None], ends_with
+    application.query.restart("a topic has changed")
+    assert application.query.current is not first
+    assert application.query.current is not None
+    assert not application.query.current.isActive
+    assert application.query.abandoned
+
+
+def in_thread(call: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_application_is_stopped_while_a_changed_program_waits_for_a_broker() -> None:
+    """The stop waited for the first micro-batch of the changed program, and so for the broker, without a limit."""
+    application = Application(Query())
+    application.attempts, application.commits = [None], False
+    errors: list[ControlError] = []
+
+    def replace() -> None:
+        with pytest.raises(ControlError) as raised:
+            application.query.replace(lambda: None, lambda: None)
+        errors.append(raised.value)
+
+    replacing = in_thread(replace)
+    while application.attempts:
+        replacing.join(0.01)
+    application.state.on(Event.STOP_REQUESTED)
+    replacing.join(10)
+    assert not replacing.is_alive()
+    assert len(errors) == 1
+    assert application.errors == []
+    assert application.query.current is not None
+    assert application.query.current.isActive, "the stop has its own time limit for this query"
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_an_application_is_stopped_while_a_restart_waits_for_the_end_of_a_micro_batch(restart: bool) -> None:
+    """The stop waited for the micro-batch longer than its time limit."""
+    application = Application(first := Query())
+    application.query.between_batches.clear()
+
+    def wait() -> None:
+        if restart:
+            application.query.restart("a topic has changed")
+            return
+        with pytest.raises(ControlError):
+            application.query.replace(lambda: None, lambda: None)
+
+    waiting = in_thread(wait)
+    while not application.query.hold.wait(0.01):
+        assert waiting.is_alive()
+    application.state.on(Event.STOP_REQUESTED)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert application.query.current is first
+    assert first.isActive, "the stop has its own time limit for this query"
+    assert application.errors == []
+    assert not application.query.abandoned, "an error of the query still matters"
+    with application.query.lock:
+        application.query.stop(cast("StreamingQuery", first), 0)
+    assert not first.isActive

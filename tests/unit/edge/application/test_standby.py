@@ -19,6 +19,7 @@ from millstream.core.model.errors import SettingsError
 from millstream.core.topology.plan import Plan
 from millstream.edge.application import standby as module
 from millstream.edge.application.standby import Standby
+from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.web import listeners
 from millstream.edge.web.listeners import Listeners
@@ -42,6 +43,9 @@ class FakeElection:
             if self.interrupted:
                 raise SystemExit(143)
         return self.won.is_set()
+
+    def wait_replaced(self, timeout_s: float) -> bool:
+        return False
 
     def leave(self) -> None:
         self.left.set()
@@ -192,6 +196,29 @@ def test_a_takeover_opens_ports_that_the_former_driver_still_has_as_soon_as_they
     for url in urls.values():
         with pytest.raises(ConnectionRefusedError):
             ask(url, "/")
+
+
+def test_a_takeover_says_what_it_waits_for(
+    program: ThreadPoolExecutor, election: FakeElection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver that is suspended keeps the lease of its host. The elected driver waited for it in silence."""
+    elected = started(program, election, tmp_path)
+    election.won.set()
+    standby = elected.result(_WAIT_S)
+    held = Lease.take(tmp_path / "orders", "orders", "running")
+    tries: list[None] = []
+
+    def take() -> Lease:
+        tries.append(None)
+        if len(tries) == 3:
+            held.release()
+        return Lease.take(tmp_path / "orders", "orders", "running")
+
+    standby.lease(take).release()
+    waits = [record.message for record in caplog.records if "waiting for the former driver" in record.message]
+    assert len(waits) == 1
+    assert str(tmp_path / "orders" / "lock") in waits[0]
+    standby.leave()
 
 
 def test_an_application_that_has_ended_opens_no_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

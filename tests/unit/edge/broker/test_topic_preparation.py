@@ -8,9 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 import millstream as ms
-from millstream.core.model.errors import BrokerUnavailableError, MillstreamError, TopicNotFoundError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    MillstreamError,
+    SettingsError,
+    TopicNotFoundError,
+)
 from millstream.core.topology.layout import default_grouper, lay_out
 from millstream.core.topology.plan import Plan
 from millstream.edge.broker.topic_preparation import TopicPreparation, creates_topics, global_partitions
@@ -74,6 +80,46 @@ def test_an_application_whose_windows_have_all_expired_continues_at_the_committe
     broker.first, broker.committed = deleted, committed
     found = TopicPreparation(broker, 1).can_rebuild(windows(), {"in": 2, "app-counts-changelog": 2})
     assert found is rebuilds
+
+
+class Configured:
+    """A broker with a configuration of the commits topic; None if this user may not see it."""
+
+    timeout_s = 1.0
+
+    def __init__(self, config: dict[str, str] | None) -> None:
+        self._config = config
+
+    def admin(self) -> Any:
+        return self
+
+    def describe_configs(self, wanted: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        answer: Future[Any] = Future()
+        assert self._config is not None
+        answer.set_result({name: SimpleNamespace(value=value) for name, value in self._config.items()})
+        return dict.fromkeys(wanted, answer)
+
+    def ask(self, doing: str, question: Callable[[], Any]) -> Any:
+        if self._config is None:
+            denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+            raise MillstreamError(doing) from denied
+        return question()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_commits_topic_whose_records_expire_is_refused(policy: str) -> None:
+    """The marks of a Spark partition without deliveries for a week were gone, and its next delivery ended the application."""
+    broker: Any = Configured({"cleanup.policy": policy, "message.timestamp.type": "CreateTime"})
+    preparation = TopicPreparation(broker, 1)
+    with pytest.raises(SettingsError, match=r"'app-commits' has cleanup.policy=.*cleanup.policy=\[compact\]"):
+        preparation.check_commits("app-commits", {"app-commits": 1})
+    preparation.check_commits("app-commits", {})
+
+
+@pytest.mark.parametrize("config", [{"cleanup.policy": "compact"}, {}, None])
+def test_any_other_commits_topic_is_accepted(config: dict[str, str] | None) -> None:
+    broker: Any = Configured(config)
+    TopicPreparation(broker, 1).check_commits("app-commits", {"app-commits": 1})
 
 
 def test_a_missing_topic_of_a_global_table_is_named() -> None:

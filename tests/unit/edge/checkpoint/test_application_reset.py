@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.core.model.errors import BrokerUnavailableError
 from millstream.core.model.positions import Offsets
 from millstream.core.runtime.reset import Target
 from millstream.drivers.spark.driver.checkpoint import LocalFiles
@@ -14,13 +16,21 @@ from millstream.edge.checkpoint.application_reset import ResetRequest, planned
 from millstream.edge.cli.reset_command import check_listed
 
 
+@dataclass(frozen=True)
 class Brokers:
-    """Brokers with a topic that was split twice. The group has read the topic and one of its fan-out topics."""
+    """Brokers with a topic that was split twice. The group has read the topic and one of its fan-out topics.
+
+    A transaction is open, and the answer to who reads committed records only would come when it has ended.
+    """
+
+    read_committed: bool = True
 
     def partition_counts(self) -> dict[str, int]:
         return {"orders": 2, "orders-fanout": 1, "orders-fanout-0": 1, "orders-fanout-1": 1, "payments": 1}
 
     def committed_offsets(self, _counts: Any) -> Offsets:
+        if self.read_committed:
+            raise BrokerUnavailableError("no Kafka broker responds")
         return {"orders": {0: 5, 1: 6}, "orders-fanout-0": {0: 7}, "payments": {0: 8}}
 
     def groups(self) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from millstream.core.topology.evolution import ComparedPart, Remembered
 from millstream.core.topology.layout import default_grouper, lay_out
 from millstream.core.topology.routing import routing_of
 from millstream.drivers.spark.driver.checkpoint import CheckpointProgress, LocalFiles
+from millstream.edge.checkpoint import key_range_division
 from millstream.edge.checkpoint.continuity import Continuity
 from millstream.edge.checkpoint.key_range_division import KeyRangeDivision
 
@@ -71,4 +74,18 @@ def test_shares_stay_until_their_micro_batch_is_complete(tmp_path: Path) -> None
     division(tmp_path, CheckpointProgress(8, False, False, 4, planned, {}, 7)).remove_old_shares()
     assert [path.name for path in (tmp_path / "divided").iterdir()] == ["new"]
     division(tmp_path, CheckpointProgress(8, True, False, 4, planned, planned, 8)).remove_old_shares()
+    assert not list((tmp_path / "divided").iterdir())
+
+
+def test_a_full_disk_is_named_and_shares_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start ended with an OSError without a path, and the half of the shares stayed on the full disk."""
+
+    def fill(_session: object, _checkpoint: object, directory: Path, *_: object) -> DividedState:
+        (directory / "half").mkdir(parents=True)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(key_range_division, "divide", fill)
+    session: Any = None
+    with pytest.raises(CheckpointError, match=rf"{tmp_path / 'divided'}.*No space left on device.* MiB free"):
+        division(tmp_path, COMPLETE).divide(session, "unused")
     assert not list((tmp_path / "divided").iterdir())

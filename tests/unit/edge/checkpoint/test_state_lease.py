@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,49 @@ def test_is_given_back_by_a_process_that_is_killed(tmp_path: Path) -> None:
             Lease.take(tmp_path, "app", "running")
         other.kill()
     Lease.take(tmp_path, "app", "running").release()
+
+
+def test_is_not_held_by_a_child_of_a_process_that_is_killed(tmp_path: Path) -> None:
+    """A process pool of the user's program outlived it, and no start was possible until somebody ended the pool."""
+    program = (
+        "import multiprocessing, os, pathlib, time; from millstream.edge.checkpoint.state_lease import Lease\n"
+        f"held = Lease.take(pathlib.Path({str(tmp_path)!r}), 'app', 'running')\n"
+        "def work(): print(os.getpid(), flush=True); time.sleep(60)\n"
+        "child = multiprocessing.get_context('fork').Process(target=work); child.start(); child.join()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        child = int(other.stdout.readline())
+        other.kill()
+        other.wait()
+        try:
+            os.kill(child, 0)  # it is still alive
+            Lease.take(tmp_path, "app", "running").release()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_can_be_taken_again_while_a_child_of_the_process_runs(tmp_path: Path) -> None:
+    lease = Lease.take(tmp_path, "app", "running")
+    runs, tells = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(tells, b"!")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        os.read(runs, 1)
+        with pytest.raises(ApplicationRunningError):
+            Lease.take(tmp_path, "app", "running")
+        lease.release()
+        Lease.take(tmp_path, "app", "running").release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(runs)
+        os.close(tells)
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import IllegalArgumentException
 
 from millstream.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
 from millstream.drivers.spark.crossing import crossing
-from millstream.edge.spark.spark_errors import explained, is_transient, translated
+from millstream.edge.spark.spark_errors import explained, is_transient, start_error, translated
 
 FULL = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state "
@@ -104,6 +105,36 @@ def test_a_jvm_that_has_ended_is_named_whatever_call_finds_it(error: Exception) 
     explanation = explained(error, "file:///nowhere")
     assert type(explanation) is SparkRuntimeError
     assert "Spark has ended: its JVM does not answer" in explanation.message
+
+
+class JavaException:
+    """An exception of a file system of Hadoop."""
+
+    _target_id = "o41"
+
+    def __str__(self) -> str:
+        return "java.lang.RuntimeException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found\n\tat org.apache..."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JJavaError("An error occurred while calling o40.getFileSystem.\n", JavaException()),
+        IllegalArgumentException(str(JavaException())),
+    ],
+)
+def test_a_start_names_the_checkpoint_that_spark_does_not_reach(error: Exception) -> None:
+    """It raised Spark's error, with a hundred lines of Java."""
+    explanation = start_error(error, "s3a://bucket/shop")
+    assert type(explanation) is SparkRuntimeError
+    assert "on the checkpoint s3a://bucket/shop: java.lang.RuntimeException: Class " in explanation.message
+    assert "\n" not in explanation.message
+
+
+def test_a_start_leaves_errors_that_are_not_of_spark() -> None:
+    assert start_error(StoreError("no such store"), "/nowhere") is None
+    assert start_error(KeyboardInterrupt(), "/nowhere") is None
+    assert "Spark has ended" in str(start_error(ConnectionRefusedError(111, "refused"), "/nowhere"))
 
 
 def test_errors_that_are_explained_already_are_not_explained_again() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import IO, Final
@@ -23,6 +23,7 @@ import pyarrow as pa
 from millstream.core.ports import DEFAULT_MEMORY_BYTES, RESTORING, LocalCopy, StoreChange, Version
 from millstream.core.state.segments.key_groups import KeyGroup
 from millstream.core.state.segments.log import Manifest, Segment, catch_up, why_restored
+from millstream.drivers.directory import CopyDirectory
 from millstream.drivers.segments import SCHEMA, bounds_of, divided_at, newest
 from millstream.drivers.spark.executor.restore_progress import (
     RestoreListener,
@@ -106,7 +107,7 @@ class Restore:
             replace(begin, total=sum(segment.changes for _, segment in segments)), self._settings.listener
         )
         runs = (sample if item == largest else self._read(*item) for item in segments)
-        with ExitStack() as files:
+        with self._naming_the_disk(), ExitStack() as files:
             ranges = [_KeyRange(self._file(files) if parts > 1 else None) for _ in range(max(parts, 1))]
             for records in _distributed(runs, ranges, bounds_of(sample, parts), room):
                 progress.advance(records / 2)
@@ -118,6 +119,14 @@ class Restore:
         count = sum(key_range.records for key_range in ranges)
         progress.finish(count)
         return count
+
+    @contextmanager
+    def _naming_the_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # of the temporary files: a copy reports its own errors
+            directory = CopyDirectory(self._settings.scratch or tempfile.gettempdir())
+            raise directory.unusable_error(error) from error
 
     def _file(self, files: ExitStack) -> IO[bytes]:
         return files.enter_context(tempfile.TemporaryFile(dir=self._settings.scratch))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +147,24 @@ def test_leaves_no_files_behind(task: Task) -> None:
     before = set(task.home.iterdir())
     task.log.restore(task.manifest, task.copy("new"))
     assert set(task.home.iterdir()) - before == {task.home / "new"}
+
+
+def test_through_files_on_a_full_disk_is_an_error_about_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an error without a location, which looked like a full disk of the checkpoint."""
+    task = Task(COPIES["lmdb"], tmp_path, 8 << 20)
+    task.batch(dict.fromkeys(KEYS, b"1" * 90))
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda **_: os.fdopen(os.open("/dev/full", os.O_RDWR), "r+b", buffering=0)
+    )
+    with pytest.raises(
+        StoreError, match=rf"{tmp_path} cannot be used: .*No space left .*Check that the disk"
+    ):
+        task.log.restore(task.manifest, task.copy("new"))
+    monkeypatch.undo()
+    task.log.restore(task.manifest, task.copy("new"))
+    assert len(task.content("new")) == len(KEYS)
 
 
 def test_is_reported_with_its_reason(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A candidate of the election that the brokers do not let in."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from millstream.core.model.errors import MillstreamError
+from millstream.drivers.kafka import election as module
+from millstream.drivers.kafka.election import Election
+
+
+class Consumer:
+    """A consumer whose messages, usually errors, come from the test."""
+
+    def __init__(self, settings: Any) -> None:
+        self.messages: queue.Queue[Any] = queue.Queue()
+
+    def subscribe(self, topics: list[str], **callbacks: Any) -> None:
+        self.assign = callbacks["on_assign"]
+
+    def poll(self, timeout: float) -> Any:
+        try:
+            code = self.messages.get(timeout=0.01)
+        except queue.Empty:
+            return None
+        return SimpleNamespace(error=lambda: KafkaError(code))
+
+    def memberid(self) -> str:
+        return "this"
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def candidate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Election]:
+    monkeypatch.setattr(module, "Consumer", Consumer)
+    monkeypatch.setattr(module, "living_drivers", lambda broker, application_id: [])
+    broker: Any = SimpleNamespace(ensure_topic=lambda *_: 1, servers="here:1")
+    made = Election({}, broker, "shop", 1)
+    yield made
+    made.leave()
+
+
+def receive(candidate: Election, *codes: int) -> None:
+    """Let the candidate receive errors."""
+    consumer: Any = candidate._consumer
+    for code in codes:
+        consumer.messages.put(code)
+    while not consumer.messages.empty():
+        candidate._thread.join(0.01)
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED]
+)
+def test_a_candidate_without_permission_says_so(
+    candidate: Election, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    """A standby whose user may describe the group but not read it waited for ever, as if another driver were elected."""
+    with caplog.at_level(logging.WARNING):
+        receive(candidate, code, code, code)
+        with pytest.raises(MillstreamError, match="does not permit"):
+            candidate.wait(10)
+    assert [record.message.count("shop-driver") for record in caplog.records] == [1]
+
+
+def test_a_candidate_that_receives_the_permission_later_is_elected(candidate: Election) -> None:
+    receive(candidate, KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(MillstreamError, match="does not permit"):
+        candidate.wait(10)
+    consumer: Any = candidate._consumer
+    consumer.assign(consumer, [TopicPartition("shop-driver", 0)])
+    assert candidate.wait(10)
+
+
+def test_other_errors_pass(candidate: Election) -> None:
+    receive(candidate, KafkaError._ALL_BROKERS_DOWN)
+    assert not candidate.wait(0)
+
+
+def test_a_topic_with_several_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It elected several drivers at once, and all of them ran the application."""
+    monkeypatch.setattr(module, "Consumer", Consumer)
+    monkeypatch.setattr(module, "living_drivers", lambda broker, application_id: [])
+    broker: Any = SimpleNamespace(ensure_topic=lambda *_: 3, servers="here:1")
+    with pytest.raises(MillstreamError, match="'shop-driver' has 3 partitions"):
+        Election({}, broker, "shop", 1)
