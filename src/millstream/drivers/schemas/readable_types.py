@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import is_dataclass
 from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
@@ -159,10 +160,14 @@ def check_aliases(of: Any, seen: frozenset[type[Any]] = frozenset()) -> None:
                 check_aliases(kind, seen | {of})
 
 
-def has_secrets(of: Any) -> bool:
+def is_pydantic_dataclass(of: Any) -> bool:
+    return is_dataclass(of) and hasattr(of, "__pydantic_validator__")
+
+
+def has_secrets(json_schema: Callable[..., Any]) -> bool:
     """Return whether a pydantic model has a ``SecretStr`` or ``SecretBytes``, as far as it has a JSON Schema."""
     try:
-        schema = of.model_json_schema(mode="serialization")
+        schema = json_schema(mode="serialization")
     except Exception:  # a field has no schema; pydantic is imported only by the programs that use it
         return False
     return _SECRET in json.dumps(schema, sort_keys=True)

@@ -131,7 +131,7 @@ def to_plain(of: type[Any], *, keep: bool) -> Callable[[Any], Any]:
     kept = _KEPT if keep else ()
     # pydantic turns tuples into lists for JSON
     has_tuples = keep if is_pydantic(of) else may_have_tuples(of)
-    secrets = not keep and is_pydantic(of) and has_secrets(of)
+    secrets = not keep and is_pydantic(of) and has_secrets(of.model_json_schema)
     shaped = _with_lists if has_tuples else (lambda plain: plain)
 
     def convert(value: Any) -> Any:

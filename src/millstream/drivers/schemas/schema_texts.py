@@ -32,7 +32,13 @@ def check_avro(schema: str, of: type[Any] | None) -> None:
             if "redefined" in str(error)
             else "Correct the schema"
         )
-        raise SettingsError(f"{given} is not valid in Avro: {error}. {advice}") from None
+        raise SettingsError(f"{given} is not valid in Avro: {_problem(error)}. {advice}") from None
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, UnknownType):
+        return f"it does not define the type {error.args[0]!r}; a schema that is written cannot refer to other subjects"
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def check_json_schema(schema: str) -> None:

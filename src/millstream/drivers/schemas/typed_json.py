@@ -19,6 +19,7 @@ from millstream.drivers.schemas.readable_types import (
     drop_caches,
     has_secrets,
     is_pydantic,
+    is_pydantic_dataclass,
     parts_of,
     unsupported,
 )
@@ -87,22 +88,29 @@ class PydanticJson:
 
     @cached_property
     def _has_secrets(self) -> bool:
-        return has_secrets(self._model)
+        return has_secrets(self._model.model_json_schema)
 
     @cached_property
     def _read(self) -> Callable[[bytes], Any]:
         return by_name_or_alias(self._model.model_validate_json)
 
     def __reduce__(self) -> tuple[type[PydanticJson], tuple[Any]]:
-        return PydanticJson, (self._model,)
+        return type(self), (self._model,)
+
+    def _dumped(self, value: Any) -> bytes:
+        data: str = value.model_dump_json(round_trip=True)
+        return data.encode()
+
+    def _plain(self, value: Any) -> Any:
+        return value.model_dump(round_trip=True)
 
     def write(self, value: Any) -> bytes:
         if not isinstance(value, self._model):
             raise SerdeError(f"typed JSON: expected {self._model.__name__}, got {type(value).__name__}")
         try:
-            data: bytes = value.model_dump_json(round_trip=True).encode()
+            data = self._dumped(value)
             if _NULL in data:
-                check_finite(value.model_dump(round_trip=True))
+                check_finite(self._plain(value))
             if self._has_secrets:
                 check_revealed(data)
             return data
@@ -119,12 +127,39 @@ class PydanticJson:
         return self.read(text.encode())
 
 
+class PydanticDataclassJson(PydanticJson):
+    """JSON of a pydantic dataclass, whose validation msgspec would leave out. Picklable."""
+
+    @cached_property
+    def _adapter(self) -> Any:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(self._model)
+
+    @cached_property
+    def _has_secrets(self) -> bool:
+        return has_secrets(self._adapter.json_schema)
+
+    @cached_property
+    def _read(self) -> Callable[[bytes], Any]:
+        return by_name_or_alias(self._adapter.validate_json)
+
+    def _dumped(self, value: Any) -> bytes:
+        data: bytes = self._adapter.dump_json(value, round_trip=True)
+        return data
+
+    def _plain(self, value: Any) -> Any:
+        return self._adapter.dump_python(value, round_trip=True)
+
+
 def format_of(kind: Any) -> TypedJson | PydanticJson:
+    if is_pydantic_dataclass(kind):
+        return PydanticDataclassJson(kind)
     return PydanticJson(kind) if is_pydantic(kind) else TypedJson(kind)
 
 
 def typed_json(kind: Any, name: str | None) -> Serde[Any]:
-    made = format_of(kind if is_pydantic(kind) else _supported(kind))
+    made = format_of(kind if is_pydantic(kind) or is_pydantic_dataclass(kind) else _supported(kind))
     return of(made.write, made.read, name=name or f"json:{_name_of(kind)}", parse=made.parse)
 
 

@@ -517,6 +517,22 @@ def test_a_schema_that_is_no_json_schema_is_refused_where_it_is_given(schema: An
         ms.serdes.json_schema(schema, registry="mock://x")
 
 
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (
+            {"type": "array", "items": "shop.Line"},
+            "it does not define the type 'shop.Line'; .* cannot refer to other subjects",
+        ),
+        ({"type": "array"}, "'items' is missing"),
+        ({"type": "record", "name": "R", "fields": [{"name": "x"}]}, "field 'x' is missing 'type'"),
+    ],
+)
+def test_a_schema_that_is_not_valid_in_avro_is_explained(schema: Any, why: str) -> None:
+    with pytest.raises(SettingsError, match=f"the schema is not valid in Avro: .*{why}.*Correct the schema"):
+        ms.serdes.avro(schema, registry="mock://x")
+
+
 def _token(config: dict[str, str]) -> dict[str, str]:
     return {"bearer.auth.token": config["realm"]}
 

@@ -6,12 +6,14 @@ import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, field, make_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, field_serializer
+from pydantic import BaseModel, Field, SecretStr, field_serializer, field_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pyspark import cloudpickle
 
 import millstream as ms
@@ -114,6 +116,30 @@ def test_the_outline_of_a_topology_leaves_out_the_type(kind: Any) -> None:
 def test_bytes_that_do_not_fit_a_model_are_an_error(data: bytes) -> None:
     with pytest.raises(SerdeError, match="typed JSON: "):
         ms.serdes.typed(Customer).deserialize(data)
+
+
+@pydantic_dataclass
+class Refund:
+    cents: int = Field(gt=0)
+    at: datetime | None = None
+    reason: str = Field("", alias="why")
+
+    @field_validator("reason")
+    @classmethod
+    def _short(cls, reason: str) -> str:
+        return reason.strip()
+
+
+def test_a_pydantic_dataclass_is_validated() -> None:
+    refunds = pickle.loads(pickle.dumps(ms.serdes.typed(Refund)))
+    refund = Refund(cents=5, at=datetime(2026, 1, 2, tzinfo=UTC), why="late")
+    assert refunds.deserialize(refunds.serialize(refund)) == refund
+    assert refunds.deserialize(b'{"cents":"7","why":" late "}') == Refund(cents=7, why="late")
+    assert refunds.parse('{"cents":7,"reason":"late"}') == Refund(cents=7, why="late")
+    with pytest.raises(SerdeError, match=r"typed JSON: 1 validation error for Refund"):
+        refunds.deserialize(b'{"cents":-5}')
+    with pytest.raises(SerdeError, match="typed JSON: expected Refund, got dict"):
+        refunds.serialize({"cents": 5})
 
 
 class Login(BaseModel):
