@@ -26,7 +26,6 @@ from google.protobuf.message import Message
 from millstream.core.model.errors import MillstreamError, SerdeError, SettingsError, UnavailableError
 from millstream.core.model.serdes import SerdeContext
 from millstream.drivers.schemas import registry_answers
-from millstream.drivers.schemas.message_types import MessageTypes
 from millstream.drivers.schemas.plain_data import check_finite, in_utc
 from millstream.drivers.schemas.protobuf_records import from_message, to_message
 from millstream.drivers.schemas.readable_types import is_pydantic
@@ -313,19 +312,12 @@ def _message_writer(
 
 def _message_reader(of: type[Any] | None, message: type[Message], client: SchemaRegistryClient) -> Any:
     deserializer = ProtobufDeserializer(message, {"use.deprecated.format": False}, client)
-    types = MessageTypes(message, client)
-
-    def read(data: bytes, context: SerializationContext) -> Message:
-        found: Message = deserializer(data, context)
-        types.check(data)
-        return found
-
     if of is None:
-        return read
+        return deserializer
     if of is dict:
-        return lambda data, context: from_message(read(data, context))
+        return lambda data, context: from_message(deserializer(data, context))
     convert = from_plain(of)
-    return lambda data, context: convert(from_message(read(data, context)))
+    return lambda data, context: convert(from_message(deserializer(data, context)))
 
 
 def _named(record: str | None) -> str:
