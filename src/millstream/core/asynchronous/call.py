@@ -16,17 +16,19 @@ A ticket is *settled* in one of these ways:
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from millstream.core.asynchronous.error_texts import class_of, traceback_of
 from millstream.core.model.answers import DeadLetter, Later, Skip, TryAgain, dead_letter, delay, retry, skip
 from millstream.core.model.calls import Calls, Retry
 from millstream.core.model.durations import millis
 from millstream.core.model.errors import ProcessingError
 
 _NOT_CALLED = (skip, retry, delay, dead_letter)
+MAX_TRACEBACK: Final = 10_000
+"""Limit of a traceback in characters, because it travels between processes and is stored. The end of a long one is kept."""
 LEAST_MS: Final = 1
 """Minimum wait before the next attempt, so that a record is not called again at once."""
 
@@ -246,6 +248,18 @@ def settle(calls: Calls, call: Call, answer: Any, *, begun_ms: int, now_ms: int,
 def lacks_parentheses(answer: Any) -> bool:
     """Return True for a function such as ``ms.skip``, returned in place of ``ms.skip()``."""
     return callable(answer) and any(answer is each for each in _NOT_CALLED)
+
+
+def class_of(error: BaseException) -> str:
+    """Return the name of an exception's class, with its module."""
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an exception, which loses it when it is pickled; empty if it was not raised in this process."""
+    if error.__traceback__ is None:
+        return ""
+    return "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
 
 
 def in_words(error: BaseException) -> str:

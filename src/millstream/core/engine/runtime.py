@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from millstream.core.asynchronous.call import class_of, traceback_of
 from millstream.core.asynchronous.committable_offset import UnfinishedOffsets
-from millstream.core.asynchronous.error_texts import class_of, traceback_of
 from millstream.core.engine.failures import (
     ERRORS,
     Attempt,

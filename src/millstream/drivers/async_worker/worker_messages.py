@@ -8,8 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from millstream.core.asynchronous.async_worker import Answered
-from millstream.core.asynchronous.call import Done, Failed, InFlightTickets, Settled, Ticket, in_words
-from millstream.core.asynchronous.error_texts import traceback_of
+from millstream.core.asynchronous.call import (
+    Done,
+    Failed,
+    InFlightTickets,
+    Settled,
+    Ticket,
+    in_words,
+    traceback_of,
+)
 from millstream.core.model.errors import ProcessingError
 
 LENGTH_BYTES: Final = 8

@@ -10,18 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import Records
-from millstream.core.ports import ByteStores, ChangelogReader, StoreChange, store_of
+from millstream.core.ports import ByteStores, ChangelogReader, OffsetRange, StoreChange, store_of
 from millstream.core.state.changelog_records import from_records, is_live, to_records
 from millstream.core.topology.async_nodes import all_unfinished_stores
 from millstream.core.topology.internal import changelog_config
 from millstream.core.topology.plan import Plan, SubTopology
-from millstream.drivers.spark.executor.published_snapshots import SNAPSHOT, PublishedSnapshots
 from millstream.drivers.spark.executor.restore_progress import RestoreListener, RestoreProgress, StoreProgress
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 
+SNAPSHOT: Final = b"task "
+"""Key prefix of snapshots. Their topic also contains the marks of delivered batches."""
 _PUBLISHED_AT_ONCE = 20_000
 _PUBLISHED_BYTES = 4 << 20
 _WHY = "the checkpoint and the local copy are missing; the changelog topic is read instead"
@@ -32,6 +34,41 @@ def published(reader: ChangelogReader, plan: Plan, tasks: Iterable[TaskId]) -> l
     keys = [Changelogs(plan, plan.subtopologies[task.subtopology], task)._key for task in tasks]
     newest = PublishedSnapshots(reader, plan.commits_topic).newest()
     return [newest[key] for key in keys if key in newest]
+
+
+class PublishedSnapshots:
+    """The newest snapshot of each task, for a rebuild. Owned by one thread.
+
+    All tasks publish to one partition. A process that rebuilds many tasks reads it once, and for each further task only what was added: a
+    repeated attempt must see the snapshot of the attempt before it, whose changes are in the changelogs. Snapshots that the Spark driver reads
+    and passes on would be too old for that.
+    """
+
+    def __init__(self, reader: ChangelogReader, topic: str) -> None:
+        self._reader = reader
+        self._topic = topic
+        self._read = OffsetRange(topic, 0, -1, -1)
+        self._newest: dict[bytes, bytes] = {}
+
+    def newest(self) -> Mapping[bytes, bytes]:
+        """Return the newest snapshot of each task as JSON, by the key of its record."""
+        extent = self._reader.extent(self._topic, 0)
+        if extent.start != self._read.start or extent.end < self._read.end:
+            self.forget()
+        added = extent._replace(start=max(extent.start, self._read.end))
+        for records in self._reader.read(added):
+            self._newest |= {
+                bytes(key): bytes(value)
+                for key, value in zip(records.keys, records.values)
+                if key is not None and value is not None and key.startswith(SNAPSHOT)
+            }
+        self._read = extent
+        return self._newest
+
+    def forget(self) -> None:
+        """Free the memory. The next call reads everything."""
+        self._read = OffsetRange(self._topic, 0, -1, -1)
+        self._newest = {}
 
 
 @dataclass(frozen=True)

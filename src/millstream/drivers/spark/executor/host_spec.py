@@ -12,9 +12,9 @@ from millstream.core.model.ids import TaskId
 from millstream.core.ports import ChangelogReader
 from millstream.core.runtime.inputs import Input, informed
 from millstream.drivers.spark.executor.async_calls import AsyncWorkerOf
+from millstream.drivers.spark.executor.changelogs import PublishedSnapshots
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.global_restore import GlobalTopics
-from millstream.drivers.spark.executor.published_snapshots import PublishedSnapshots
 from millstream.drivers.spark.executor.restore_progress import RestoreListener, log_progress
 from millstream.drivers.spark.spec import TopologySpec
 

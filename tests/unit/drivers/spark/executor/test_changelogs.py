@@ -37,12 +37,11 @@ from millstream.core.topology.plan import Plan
 from millstream.drivers.memory.memory_copy import MemoryCopy
 from millstream.drivers.spark import wire
 from millstream.drivers.spark.driver.placement import grouping_keys
-from millstream.drivers.spark.executor.changelogs import Changelogs
+from millstream.drivers.spark.executor.changelogs import Changelogs, PublishedSnapshots
 from millstream.drivers.spark.executor.committed_state import StoresBefore
 from millstream.drivers.spark.executor.copies import CopiesSpec
 from millstream.drivers.spark.executor.host import TaskHost
 from millstream.drivers.spark.executor.host_spec import HostSpec
-from millstream.drivers.spark.executor.published_snapshots import PublishedSnapshots
 from millstream.drivers.spark.executor.snapshots import TaskMemory
 from millstream.drivers.spark.executor.statelog import StateLog
 from millstream.drivers.spark.spec import TopologySpec

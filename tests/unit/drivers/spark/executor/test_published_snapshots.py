@@ -8,7 +8,7 @@ import pytest
 
 from millstream.core.model.record import Records
 from millstream.core.ports import OffsetRange
-from millstream.drivers.spark.executor.published_snapshots import PublishedSnapshots
+from millstream.drivers.spark.executor.changelogs import PublishedSnapshots
 
 
 class Topic:
