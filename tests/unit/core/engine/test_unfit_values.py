@@ -61,3 +61,23 @@ def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
         driver.commit()
         assert {record.value for record in driver.read("out")} <= {fits, None}
         assert driver.dropped() == {"process error": 1}
+
+
+@pytest.mark.parametrize("kind", ["left_join", "outer_join"])
+def test_a_record_that_a_join_cannot_store_leaves_its_partner_without_one(kind: str) -> None:
+    builder = ms.StreamsBuilder()
+    left, right = (
+        builder.stream(topic, value=ms.serdes.json).map_values(ms.col(0))  # type: ignore[arg-type]
+        for topic in ("left", "right")
+    )
+    windows, serdes = (
+        ms.JoinWindows(5, 5, grace=0),
+        {"value": ms.serdes.string, "other_value": ms.serdes.string},
+    )
+    joined = getattr(left, kind)(right, lambda one, other: [one, other], windows=windows, **serdes)
+    joined.to("out", value=ms.serdes.json)
+    with ms.testing.TopologyTestDriver(builder.build(), policies=ms.ErrorPolicies(process="skip")) as driver:
+        for topic, value, time in (("left", "a", 0), ("right", "\ud83d", 1), ("left", "b", 20)):
+            driver.pipe(topic, "k", json.dumps([value]).encode(), time)
+        assert [record.value for record in driver.read("out")] == [["a", None]]
+        assert driver.dropped() == {"process error": 1}
