@@ -81,3 +81,21 @@ def test_a_record_that_a_join_cannot_store_leaves_its_partner_without_one(kind: 
             driver.pipe(topic, "k", json.dumps([value]).encode(), time)
         assert [record.value for record in driver.read("out")] == [["a", None]]
         assert driver.dropped() == {"process error": 1}
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_windows_that_take_a_record_are_forwarded_although_the_record_fails_in_another(cache: int) -> None:
+    builder = ms.StreamsBuilder()
+    windows = builder.stream("in", value=ms.serdes.int16).group_by_key(value=ms.serdes.int16)
+    sums = windows.windowed_by(ms.SlidingWindows(10, grace=50)).sum(store="sums")
+    sums.to_stream(lambda window, _: str(window.start)).to("out", value=ms.serdes.int16)
+    with ms.testing.TopologyTestDriver(
+        builder.build(), policies=ms.ErrorPolicies(process="skip"), statestore_cache_max_bytes=cache
+    ) as driver:
+        for value, time in (((1 << 15) - 1, 20), (1, 32), (1, 25)):
+            driver.pipe("in", "k", value, time)
+        sent = {record.key: record.value for record in driver.read("out")}
+        stored = {str(window.start): row.value for window, row in driver.store("sums").all()}
+        assert driver.dropped() == {"process error": 1}
+    assert stored["22"] == 2
+    assert sent == stored
