@@ -479,6 +479,28 @@ def test_in_columns_the_next_aggregate_begins_with_what_the_store_returns(
     assert without_deletions_of_nothing(in_columns) == without_deletions_of_nothing(by_records)
 
 
+class Unclear:
+    """Neither true nor false, as an array of several numbers."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("neither true nor false")
+
+
+@pytest.mark.parametrize("operator", ["filter", "filter_not"])
+def test_a_condition_that_is_neither_true_nor_false_fails_its_record_only(operator: str) -> None:
+    builder = ms.StreamsBuilder()
+    stream: Stream = builder.stream("in", value=ms.serdes.pickle)
+    getattr(stream, operator)(ms.col("x")).to("out", value=ms.serdes.pickle)
+    assert columnar(builder.build())
+    values: list[Any] = [True, Unclear(), False, 1, None]
+    rows = [(0, b"k", ms.serdes.pickle.serialize({"x": value}), 1, ()) for value in values]
+    in_columns = run(builder.build(), [(rows, None)], "skip")
+    with patch.object(record_processing, "columnar_entries", record_by_record):
+        by_records = run(builder.build(), [(rows, None)], "skip")
+    assert without_traces(in_columns) == without_traces(by_records)
+    assert in_columns.outcomes[0].metrics.dropped == {"process error": 1}
+
+
 def test_a_batch_waits_in_a_cache_in_columns() -> None:
     rows = [(0, key, b"7", 1, ()) for key in (b"k", b"j", b"k")]
     with patch.object(Cache, "_put_each", side_effect=AssertionError("not in columns")):

@@ -253,8 +253,8 @@ def test_a_join_does_not_change_the_old_row_that_waits_in_a_cache(cache: int) ->
     groups = left.join(right, joined, value=JSON).group_by(lambda key, value: (key, value), value=JSON)
     groups.aggregate(lambda: 0, add, remove, value=JSON)
     with TopologyTestDriver(builder.build(), commit_every=10, statestore_cache_max_bytes=cache) as driver:
-        for topic, value in (("left", "x"), ("right", ["old"])):
-            driver.pipe(topic, "k", value)
+        driver.pipe("left", "k", "x")
+        driver.pipe("right", "k", ["old"])
         driver.commit()
         for time, (topic, value) in enumerate((("right", ["new"]), ("left", "y"), ("left", "z"))):
             driver.pipe(topic, "k", value, time)

@@ -61,3 +61,41 @@ def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
         driver.commit()
         assert {record.value for record in driver.read("out")} <= {fits, None}
         assert driver.dropped() == {"process error": 1}
+
+
+@pytest.mark.parametrize("kind", ["left_join", "outer_join"])
+def test_a_record_that_a_join_cannot_store_leaves_its_partner_without_one(kind: str) -> None:
+    builder = ms.StreamsBuilder()
+    left, right = (
+        builder.stream(topic, value=ms.serdes.json).map_values(ms.col(0))  # type: ignore[arg-type]
+        for topic in ("left", "right")
+    )
+    windows, serdes = (
+        ms.JoinWindows(5, 5, grace=0),
+        {"value": ms.serdes.string, "other_value": ms.serdes.string},
+    )
+    joined = getattr(left, kind)(right, lambda one, other: [one, other], windows=windows, **serdes)
+    joined.to("out", value=ms.serdes.json)
+    with ms.testing.TopologyTestDriver(builder.build(), policies=ms.ErrorPolicies(process="skip")) as driver:
+        for topic, value, time in (("left", "a", 0), ("right", "\ud83d", 1), ("left", "b", 20)):
+            driver.pipe(topic, "k", json.dumps([value]).encode(), time)
+        assert [record.value for record in driver.read("out")] == [["a", None]]
+        assert driver.dropped() == {"process error": 1}
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_windows_that_take_a_record_are_forwarded_although_the_record_fails_in_another(cache: int) -> None:
+    builder = ms.StreamsBuilder()
+    windows = builder.stream("in", value=ms.serdes.int16).group_by_key(value=ms.serdes.int16)
+    sums = windows.windowed_by(ms.SlidingWindows(10, grace=50)).sum(store="sums")
+    sums.to_stream(lambda window, _: str(window.start)).to("out", value=ms.serdes.int16)
+    with ms.testing.TopologyTestDriver(
+        builder.build(), policies=ms.ErrorPolicies(process="skip"), statestore_cache_max_bytes=cache
+    ) as driver:
+        for value, time in (((1 << 15) - 1, 20), (1, 32), (1, 25)):
+            driver.pipe("in", "k", value, time)
+        sent = {record.key: record.value for record in driver.read("out")}
+        stored = {str(window.start): row.value for window, row in driver.store("sums").all()}
+        assert driver.dropped() == {"process error": 1}
+    assert stored["22"] == 2
+    assert sent == stored

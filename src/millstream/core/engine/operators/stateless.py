@@ -5,6 +5,7 @@ The columnar forms of nodes that call a user's function or compute an expression
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from millstream.core.engine.compile import (
 )
 from millstream.core.engine.failures import Attempt
 from millstream.core.engine.operators.results import check_done, pair_of, truth_of
-from millstream.core.model.expressions import Expression
+from millstream.core.model.expressions import Expression, applied
 from millstream.core.model.record import Headers
 from millstream.core.topology import nodes as n
 from millstream.core.topology.join_nodes import StreamMerge, TableMerge
@@ -58,7 +59,8 @@ def _filter_columns(node: n.Filter, compiled: Compiled) -> Form | None:
         child(columns.only(marks))
 
     if isinstance(predicate, Expression):
-        return of_expression(node, compiled, predicate if keep else ~predicate, then)
+        kept = applied(operator.truth if keep else operator.not_, predicate)
+        return of_expression(node, compiled, kept, then)
     return of_function(node, compiled, passes, then)
 
 

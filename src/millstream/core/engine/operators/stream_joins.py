@@ -12,7 +12,7 @@ from typing import Any
 from millstream.core.engine.compile import Call, Compiled, DueResults, compile_node
 from millstream.core.engine.operators.unmatched import Alone, Unmatched
 from millstream.core.model.record import Headers, Times
-from millstream.core.state.values import copier
+from millstream.core.state.values import Values, copier
 from millstream.core.topology import join_nodes as j
 
 
@@ -122,7 +122,9 @@ class _Side:
             self.unmatched = Unmatched(node, node.unmatched, compiled.runtime)
         self._fetch = stores[node.other.name].fetch
         self._joiner, self._left = node.joiner, node.left
-        self._copy = copier(node.mine.value)
+        values = node.mine.value
+        # A value that cannot be stored fails here, before its partners count as matched.
+        self._copy = Values(node.mine.name, values).checked if values.immutable else copier(values)
         self._before, self._after = (times.before, times.after) if node.left else (times.after, times.before)
         if times.prior:
             self._after = min(self._after, -1)

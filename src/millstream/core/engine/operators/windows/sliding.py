@@ -148,22 +148,28 @@ def _adding(node: SlidingAggregate, compiled: Compiled, open_ones: _OpenSlidingW
         if timestamp < first_open:
             runtime.drop(LATE)
             return True
+        written: list[tuple[Touch, Any, int]] = []
+        failed = False
         try:
             touches = _fetch_touches(store, key, timestamp, difference)
             in_time = [touch for touch in touches if touch.start >= first_open]
             changes = [(touch, *added(key, value, timestamp, touch)) for touch in in_time]
-            for touch, new, then in changes:
+            for change in changes:
+                touch, new, then = change
                 store.put(key, None if new is None else (new, then), touch.start)
                 if open_ones is not None:
                     open_ones.change(key_bytes(key), touch, exists=new is not None)
+                written.append(change)
         except Exception as error:
+            failed = True
             runtime.on_error("process", name, error)
-            return False
         if open_ones is None:
-            for touch, new, then in changes:
+            for touch, new, then in written:
                 old = touch.so_far[0] if touch.exists and touch.so_far is not None else None
                 window = Windowed(key, touch.start, window_end(touch.start, difference))
                 child(window, new, old, then, headers)
+        if failed:
+            return False
         late = len(touches) - len(in_time)
         if late:
             runtime.drop(LATE, late)
