@@ -172,12 +172,17 @@ class Transaction:
             self._producer.begin_transaction()
 
     def _finished_elsewhere(self) -> bool:
-        """Wait a few seconds for the attempt that has taken over the id. Return whether it has delivered the micro-batch."""
+        """Wait a few seconds for the attempt that has taken over the id. Return whether it has delivered the micro-batch.
+
+        Raises:
+            OtherCheckpointError: If a later start has taken over. To take the id back would abort its transaction.
+        """
         deadline = monotonic() + _YIELD_S
         while monotonic() < deadline:
             mark = self._last_mark(isolation="read_uncommitted")
-            same_owner = owner_of(mark) == (self._batch.checkpoint, self._spec.run)
-            if mark is not None and same_owner and mark.number >= self._batch.number:
+            if mark is not None and owner_of(mark) != (self._batch.checkpoint, self._spec.run):
+                raise taken_over(self._spec.application_id, self._batch, mark)
+            if mark is not None and mark.number >= self._batch.number:
                 return True
             sleep(_RETRY_S)
         return False

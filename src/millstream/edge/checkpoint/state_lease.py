@@ -18,15 +18,13 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypedDict
-from weakref import WeakSet
 
 from millstream.core.model.errors import ApplicationRunningError
+from millstream.drivers.forked_children import close_in_children
 from millstream.drivers.private import make_private
 from millstream.edge.checkpoint.disk_space import unwritable
 
 _FILE = "lock"
-_OPEN: WeakSet[IO[str]] = WeakSet()
-"""The files of this process. A child that the program forks closes them: otherwise the lock would last as long as the child."""
 
 
 class _Holder(TypedDict, total=False):
@@ -45,7 +43,7 @@ class Lease:
         self._path = path
         self._file = file
         self._holder = holder
-        _OPEN.add(file)
+        close_in_children(file)
 
     @classmethod
     def take(cls, home: Path, application_id: str, purpose: str) -> Lease:
@@ -114,15 +112,6 @@ class Lease:
     def release(self) -> None:
         """Release the lease; releasing it twice is harmless."""
         self._file.close()
-
-
-def _close_all() -> None:
-    for file in tuple(_OPEN):
-        with suppress(OSError):
-            file.close()
-
-
-os.register_at_fork(after_in_child=_close_all)
 
 
 def _holder(file: IO[str]) -> str:

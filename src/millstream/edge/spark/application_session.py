@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from millstream.drivers.spark.driver.launch import starts_jvm
+from millstream.drivers.spark.driver.launch import end_jvm_with_program, starts_jvm
 from millstream.drivers.spark.driver.spark_session import session_for
 from millstream.drivers.spark.driver.wanted import lacking_lines, tell_lacking
 from millstream.edge.settings.settings import Settings
@@ -44,6 +44,7 @@ class ApplicationSession:
             master = "" if settings.master is None else f" ({settings.master})"
             self._progress.event("spark-starts", f"starting Spark{master}{where}")
         session = session_for(self._id, settings.master, settings.spark, self._log)
+        end_jvm_with_program()
         whose = "runs" if own else "is the program's own session"
         address = session.sparkContext.uiWebUrl
         ui = "" if address is None else f", UI at {address}"

@@ -11,13 +11,19 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from millstream.core.model.errors import BrokerUnavailableError, DeliveryAbortedError, MillstreamError
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    DeliveryAbortedError,
+    MillstreamError,
+    OtherCheckpointError,
+)
+from millstream.core.ports import BatchId
 from millstream.drivers.kafka import overdue
 from millstream.drivers.kafka.delivery import Transaction
 from millstream.drivers.kafka.marks import Mark, mark_offset
 from millstream.drivers.kafka.transactions import KafkaTransactions
 
-MARK = Mark("5f3a", 7)
+MARK = Mark("5f3a", 7, "c41d", "d8e0")
 
 
 class Answering:
@@ -115,3 +121,14 @@ def test_a_missing_permission_is_named_and_not_tried_again(
     assert tried_again is (code == KafkaError.COORDINATOR_NOT_AVAILABLE)
     assert ("Grant the permission" in raised.value.message) is not tried_again
     assert producer.aborted == 1
+
+
+def test_a_delivery_that_a_later_run_has_fenced_does_not_fence_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited, took the transactional id back, and so aborted the transaction of the run that had taken over."""
+    delivery: Any = asked(monkeypatch, 60, Answering(lambda: None))
+    takeovers: list[None] = []
+    monkeypatch.setattr(Transaction, "_take_over", lambda _: takeovers.append(None))
+    delivery._lost = delivery._overtaken = True
+    with pytest.raises(OtherCheckpointError, match="a later start on that checkpoint"):
+        delivery.begin(BatchId(MARK.checkpoint, 8))
+    assert takeovers == []

@@ -25,6 +25,7 @@ from pyspark.java_gateway import launch_gateway
 
 from millstream.core.model.errors import SparkRuntimeError
 from millstream.drivers.class_archive import ClassArchive
+from millstream.drivers.forked_children import close_in_children
 from millstream.drivers.java import ADVICE, look_for_java, packaged_java
 from millstream.drivers.private import process_directory
 from millstream.drivers.spark.driver.worker_python import import_path, start_fork_server, worker_python
@@ -93,6 +94,13 @@ def _start_jvm(conf: SparkConf, log: Path | None) -> None:
         with log.open("ab") as output:
             gateway = launch_gateway(conf, {**options, "stdout": output, "stderr": output})
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def end_jvm_with_program() -> None:
+    """Let the JVM end with this program, even if a child that the program has forked lives. The JVM ends with its standard input."""
+    process: Any = getattr(SparkContext._gateway, "proc", None)
+    if process is not None and process.stdin is not None:
+        close_in_children(process.stdin)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Final
 
 import pyspark
 
+from millstream.drivers.forked_children import close_in_children
 from millstream.drivers.private import process_directory
 
 _SCRIPT: Final = """#!/bin/sh
@@ -74,6 +75,8 @@ def start_fork_server(log: Path | None) -> None:
             env={**_SET_BY_SPARK, **os.environ, "PYTHONUNBUFFERED": "YES"},
             process_group=0,  # signals to the group of this program must not reach the forks
         )
+    assert server.stdin is not None
+    close_in_children(server.stdin)
     atexit.register(
         server.communicate
     )  # closes the server's standard input, like the end of this process, and waits
