@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 from pyspark import SparkContext
 
 from millstream.drivers.spark.driver.launch import end_jvm_with_program
+from unit.forks import forked_child
 
 
 def test_a_jvm_ends_although_a_child_of_the_program_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,23 +20,11 @@ def test_a_jvm_ends_although_a_child_of_the_program_lives(monkeypatch: pytest.Mo
     ) as jvm:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
         end_jvm_with_program()
-        runs, tells = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(tells, b"!")
-            time.sleep(60)
-            os._exit(0)
-        try:
-            os.read(runs, 1)
+        with forked_child():
             assert jvm.poll() is None
             assert jvm.stdin is not None
             jvm.stdin.close()  # as when the program ends
             assert jvm.wait(30) == 0
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(runs)
-            os.close(tells)
 
 
 @pytest.mark.parametrize("gateway", [None, SimpleNamespace(), SimpleNamespace(proc=None)])

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from millstream.core.model.errors import ApplicationRunningError, SettingsError
 from millstream.edge.checkpoint.state_lease import Lease
+from unit.forks import forked_child
 
 
 def test_keeps_a_second_one_out_until_it_is_given_back(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_is_given_back_by_a_process_that_is_killed(tmp_path: Path) -> None:
 def test_is_not_held_by_a_child_of_a_process_that_is_killed(tmp_path: Path) -> None:
     """A process pool of the user's program outlived it, and no start was possible until somebody ended the pool."""
     program = (
-        "import multiprocessing, os, pathlib, time; from millstream.edge.checkpoint.state_lease import Lease\n"
+        "import multiprocessing, os, pathlib, signal; from millstream.edge.checkpoint.state_lease import Lease\n"
         f"held = Lease.take(pathlib.Path({str(tmp_path)!r}), 'app', 'running')\n"
-        "def work(): print(os.getpid(), flush=True); time.sleep(60)\n"
+        "def work(): print(os.getpid(), flush=True); signal.pause()\n"
         "child = multiprocessing.get_context('fork').Process(target=work); child.start(); child.join()"
     )
     with subprocess.Popen(
@@ -70,23 +70,11 @@ def test_is_not_held_by_a_child_of_a_process_that_is_killed(tmp_path: Path) -> N
 
 def test_can_be_taken_again_while_a_child_of_the_process_runs(tmp_path: Path) -> None:
     lease = Lease.take(tmp_path, "app", "running")
-    runs, tells = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(tells, b"!")
-        time.sleep(60)
-        os._exit(0)
-    try:
-        os.read(runs, 1)
+    with forked_child():
         with pytest.raises(ApplicationRunningError):
             Lease.take(tmp_path, "app", "running")
         lease.release()
         Lease.take(tmp_path, "app", "running").release()
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(runs)
-        os.close(tells)
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
