@@ -48,7 +48,7 @@ def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
 ) -> None:
     serde, fits, unfit = unfit_value
     builder = ms.StreamsBuilder()
-    stream = builder.stream("in", value=ms.serdes.json).map_values(ms.col(0))  # type: ignore[arg-type]
+    stream = builder.stream("in", value=ms.serdes.json).map_values(ms.col("v"))
     keeping(stream, serde).to_stream().to("out", value=serde)
     with ms.testing.TopologyTestDriver(
         builder.build(),
@@ -57,7 +57,7 @@ def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
         statestore_cache_max_bytes=0,
     ) as driver:
         for time, value in enumerate((fits, unfit, fits)):
-            driver.pipe("in", "k", json.dumps([value]).encode(), time)
+            driver.pipe("in", "k", json.dumps({"v": value}).encode(), time)
         driver.commit()
         assert {record.value for record in driver.read("out")} <= {fits, None}
         assert driver.dropped() == {"process error": 1}
@@ -67,8 +67,7 @@ def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
 def test_a_record_that_a_join_cannot_store_leaves_its_partner_without_one(kind: str) -> None:
     builder = ms.StreamsBuilder()
     left, right = (
-        builder.stream(topic, value=ms.serdes.json).map_values(ms.col(0))  # type: ignore[arg-type]
-        for topic in ("left", "right")
+        builder.stream(topic, value=ms.serdes.json).map_values(ms.col("v")) for topic in ("left", "right")
     )
     windows, serdes = (
         ms.JoinWindows(5, 5, grace=0),
@@ -78,7 +77,7 @@ def test_a_record_that_a_join_cannot_store_leaves_its_partner_without_one(kind: 
     joined.to("out", value=ms.serdes.json)
     with ms.testing.TopologyTestDriver(builder.build(), policies=ms.ErrorPolicies(process="skip")) as driver:
         for topic, value, time in (("left", "a", 0), ("right", "\ud83d", 1), ("left", "b", 20)):
-            driver.pipe(topic, "k", json.dumps([value]).encode(), time)
+            driver.pipe(topic, "k", json.dumps({"v": value}).encode(), time)
         assert [record.value for record in driver.read("out")] == [["a", None]]
         assert driver.dropped() == {"process error": 1}
 
