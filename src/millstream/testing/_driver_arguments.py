@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import index
-from typing import Any, Final
+from typing import Any
 
 from millstream.core.model.errors import SettingsError
-from millstream.core.model.record import Headers
+from millstream.core.model.record import LAST_MS, Headers
 from millstream.core.model.serdes import Serde
-
-_LAST_MS: Final = 2**63 - 1
-"""The largest timestamp of a record."""
 
 
 def checked_time(time_ms: Any, name: str) -> int:
     """Return a time, ms since the epoch, that Kafka can store."""
     try:
-        if (found := index(time_ms)) <= _LAST_MS:
+        if (found := index(time_ms)) <= LAST_MS:
             return found
     except TypeError:
         pass
     raise SettingsError(
-        f"{name}={time_ms!r}: it must be a whole number of ms since the epoch, at most {_LAST_MS}"
+        f"{name}={time_ms!r}: it must be a whole number of ms since the epoch, at most {LAST_MS}"
     )
 
 

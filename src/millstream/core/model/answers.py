@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from millstream.core.model.durations import Duration, not_negative
+from millstream.core.model.record import LAST_MS
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
-_LAST_MS: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def delay(until: int | datetime | None = None, *, in_: Duration | None = None) -
         raise TypeError(
             f"delay(until={until!r}): a time must be an int of ms since the epoch, or a datetime with a time zone"
         )
-    if until > _LAST_MS:
-        raise ValueError(f"delay(until={until}): a time must be at most {_LAST_MS} ms since the epoch")
+    if until > LAST_MS:
+        raise ValueError(f"delay(until={until}): a time must be at most {LAST_MS} ms since the epoch")
     return Later(until_ms=until)
 
 

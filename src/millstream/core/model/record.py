@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar
 
-_LAST_MS: Final = (1 << 63) - 1
+LAST_MS: Final = (1 << 63) - 1
+"""The latest timestamp of a record in a topic, ms since the epoch."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
@@ -54,8 +56,8 @@ class Record(Generic[K, V]):
     def __init__(self, key: K, value: V, timestamp: int, headers: Headers = ()) -> None:
         if not isinstance(timestamp, int):
             raise TypeError(f"the timestamp of a record must be an int of ms, not {timestamp!r}")
-        if not 0 <= timestamp <= _LAST_MS:
-            problem = "not be negative" if timestamp < 0 else f"be at most {_LAST_MS}"
+        if not 0 <= timestamp <= LAST_MS:
+            problem = "not be negative" if timestamp < 0 else f"be at most {LAST_MS}"
             raise ValueError(f"the timestamp of a record must {problem}: {timestamp}")
         _set_key(self, key)
         _set_value(self, value)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, NamedTuple, TypeVar
 
-_LAST = (1 << 63) - 1
+from millstream.core.model.record import LAST_MS
+
 K_co = TypeVar("K_co", covariant=True)
 
 
@@ -26,7 +27,7 @@ class Windowed(NamedTuple, Generic[K_co]):
 
 def window_end(start: int, size_ms: int) -> int:
     """Return the end of a window of a fixed size, at most the latest possible time, 2^63 - 1 ms."""
-    return min(start + size_ms, _LAST)
+    return min(start + size_ms, LAST_MS)
 
 
 class VersionedRecord(NamedTuple):
