@@ -329,9 +329,8 @@ def _named(record: str | None) -> str:
     return record
 
 
-_SUBJECTS: Final[
-    Mapping[Subject, Callable[[SerializationContext, str | None], str]]
-] = {  # a store has no topic
+# A store has no topic.
+_SUBJECTS: Final[Mapping[Subject, Callable[[SerializationContext, str | None], str]]] = {
     "topic": lambda at, record: _named(record) if at.topic is None else f"{at.topic}-{at.field}",
     "record": lambda at, record: _named(record),
     "topic_record": lambda at, record: _named(record) if at.topic is None else f"{at.topic}-{_named(record)}",

@@ -201,9 +201,8 @@ class Application:
             if bound.end is None:
                 self._keep_up(running, environment)
             bound.watch(running)
-            if (
-                run.state.now in FINAL
-            ):  # another driver was elected meanwhile: nobody else ends the new threads
+            # If another driver was elected meanwhile, nobody else ends the new threads.
+            if run.state.now in FINAL:
                 run.release()
         except BaseException as error:
             run.abandon()

@@ -91,20 +91,23 @@ class ReplaceableQuery:
 
     def stop(self, query: StreamingQuery, timeout_s: float | None = None) -> None:
         """Stop a query between two micro-batches; after the timeout, stop it in any case."""
-        self.hold.set()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while query.isActive and not self.between_batches.wait(_POLL_S):
-            if deadline is not None and time.monotonic() > deadline:
-                break
+        self._hold_between_batches(query, lambda: deadline is not None and time.monotonic() > deadline)
         query.stop()
 
     def _stop_for_change(self, query: StreamingQuery) -> bool:
         """Stop a query between two micro-batches. Return False if the application is being stopped, which has a time limit of its own."""
+        if not self._hold_between_batches(query, lambda: self._state.now in ENDING):
+            return False
+        query.stop()
+        return True
+
+    def _hold_between_batches(self, query: StreamingQuery, is_over: Callable[[], bool]) -> bool:
+        """Wait until a query holds between two micro-batches, or has ended. Return False if the wait was over before."""
         self.hold.set()
         while query.isActive and not self.between_batches.wait(_POLL_S):
-            if self._state.now in ENDING:
+            if is_over():
                 return False
-        query.stop()
         return True
 
     def restart(self, reason: str) -> None:
