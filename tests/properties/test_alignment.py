@@ -175,6 +175,27 @@ def test_a_replay_is_in_exact_order_within_the_limits_and_comes_to_its_end() -> 
     visits.demand(batch=300, aligned=100, buffered=20)
 
 
+def test_records_that_come_before_the_last_ones_of_a_finished_input_are_read_with_them() -> None:
+    a, b, c = PARTITIONS
+    logs = {a: [*[0] * 28, 1], b: [0] * 6, c: [0]}
+    replay = Replay(logs, GROUP, FOREVER, 17)
+    while replay.batch({p: len(log) for p, log in logs.items()}):
+        pass
+    assert replay.taken == merged(logs)
+    assert replay.largest == 1
+
+
+def test_a_partition_out_of_order_in_a_full_millisecond_lets_no_other_exceed_its_buffer() -> None:
+    a, b, c = PARTITIONS
+    logs: dict[TopicPartition, list[int]] = {a: [], b: [0, 0, 0, 0, 1, 0, 0, 0, 0, 0], c: [1, 0, 0, 0, 0, 0]}
+    replay = Replay(logs, GROUP, 0, 6)
+    for available in ({a: 0, b: 2, c: 1}, {p: len(log) for p, log in logs.items()}):
+        while replay.batch(available):
+            pass
+    assert len(replay.taken) == 16
+    assert replay.largest == 1
+
+
 def test_a_plan_fills_its_batch_in_few_questions() -> None:
     steps = {PARTITIONS[0]: 1, PARTITIONS[1]: 1_000, PARTITIONS[2]: 50}
     logs = {p: list(range(1_000_000, 1_100_000, step)) for p, step in steps.items()}
@@ -228,18 +249,20 @@ def beside_an_input_at_its_end(slow: list[int], *, read: int = 0, **given: Any) 
 
 
 class TestBesideAnInputAtItsEnd:
-    def test_a_partition_is_read_up_to_the_last_record_of_that_input(self) -> None:
+    def test_a_partition_that_comes_first_is_read_up_to_and_with_the_time_of_the_last_record_there(
+        self,
+    ) -> None:
         for slow in ([50], [10, 50], [50, 10]):
             plan, _ = beside_an_input_at_its_end(slow)
-            assert plan == Alignment({FAST: 50, SLOW: len(slow)}, {FAST: 50})
+            assert plan == Alignment({FAST: 51, SLOW: len(slow)}, {FAST: 51})
 
     def test_the_last_record_may_be_one_that_is_buffered(self) -> None:
         plan, _ = beside_an_input_at_its_end([70, 50], read=1, buffered={SLOW}, newest={SLOW: 70})
-        assert plan == Alignment({FAST: 70, SLOW: 2}, {FAST: 70})
+        assert plan == Alignment({FAST: 71, SLOW: 2}, {FAST: 71})
 
     def test_the_index_is_not_asked_for_an_input_of_which_nothing_is_read(self) -> None:
         plan, index = beside_an_input_at_its_end([70], read=1, buffered={SLOW}, newest={SLOW: 70})
-        assert (plan, index.searched) == (Alignment({FAST: 70, SLOW: 1}, {FAST: 70}), {FAST})
+        assert (plan, index.searched) == (Alignment({FAST: 71, SLOW: 1}, {FAST: 71}), {FAST})
 
     def test_a_record_that_has_come_since_tells_nothing_of_those_that_are_read(self) -> None:
         plan, _ = beside_an_input_at_its_end([10, 90], end=1)
@@ -250,7 +273,7 @@ class TestBesideAnInputAtItsEnd:
 
     def test_a_partition_that_fills_its_room_behind_that_record_has_no_known_next_time(self) -> None:
         assert beside_an_input_at_its_end([3])[0] == Alignment({FAST: 5, SLOW: 1})
-        assert beside_an_input_at_its_end([5])[0] == Alignment({FAST: 5, SLOW: 1}, {FAST: 5})
+        assert beside_an_input_at_its_end([4])[0] == Alignment({FAST: 5, SLOW: 1}, {FAST: 5})
 
     def test_a_partition_with_room_for_all_its_records_or_without_a_limit_is_read_to_its_end(self) -> None:
         for room in ({FAST: 100, SLOW: 5}, {SLOW: 5}):
@@ -262,7 +285,7 @@ class TestBesideAnInputAtItsEnd:
     def test_an_input_that_was_given_up_is_waited_for_again_when_it_has_records(self) -> None:
         given_up = {SLOW}
         assert beside_an_input_at_its_end([50], read=1, given_up=given_up)[0].ends == {FAST: 100, SLOW: 1}
-        assert beside_an_input_at_its_end([50], given_up=given_up)[0].ends == {FAST: 50, SLOW: 1}
+        assert beside_an_input_at_its_end([50], given_up=given_up)[0].ends == {FAST: 51, SLOW: 1}
 
 
 def test_a_table_that_is_years_older_than_the_stream_does_not_fill_a_batch_of_its_own() -> None:

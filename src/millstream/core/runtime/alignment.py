@@ -14,8 +14,8 @@ Records that must not be processed yet are kept in the task's snapshot, whose si
 
 * if there is no T (timestamps come from an extractor, or partitions were read beyond it), a partition receives at most its *room*, the
   rest of its buffer limit;
-* if an input is read to its end and tasks may wait for it, the other inputs can be processed up to its last record, the *horizon*;
-  beyond the horizon, they receive at most their room.
+* if an input is read to its end and tasks may wait for it, the other inputs can be processed up to its last record, the *horizon*, and
+  with the same timestamp if they come before it in the order of partitions; beyond, they receive at most their room.
 
 An empty buffer has room, so the input for which a task waits can always be read: there is no deadlock.
 """
@@ -188,6 +188,8 @@ class _Search:
                 until[p] = low + 1
             elif not taken and reach[p] == at_low[p]:
                 until[p] = low
+            elif reach[p] < behind[p] and self._now.start[p] > at_low[p] and left + taken < self._budget:
+                return None  # its next records may be older than those of the partitions before it, which would wait
         return self._checked(reach, until, Pace(low))
 
     def _checked(self, reach: Positions, until: Positions, pace: Pace) -> Alignment | None:
@@ -210,9 +212,10 @@ def _within_room(group: CoProcessed, now: Situation, index: TimeIndex, plan: Ali
     }
     if not tight:
         return plan
+    direct = {i.partition for inputs in group.tasks.values() for i in inputs if i.direct}
     horizons = _horizons({i for siblings in tight.values() for i in siblings}, group, now, index, plan.ends)
     times = {
-        p: min(horizons[i.partition] for i in siblings)
+        p: min(_first_blocked_ms(p, i, horizons[i.partition], direct) for i in siblings)
         for p, siblings in tight.items()
         if all(i.partition in horizons for i in siblings)
     }
@@ -227,6 +230,17 @@ def _within_room(group: CoProcessed, now: Situation, index: TimeIndex, plan: Ali
                 until[p] = times[p]
         ends[p] = end
     return Alignment(ends, until, plan.pace)
+
+
+def _first_blocked_ms(
+    p: TopicPartition, i: Input, horizon_ms: int, direct: Collection[TopicPartition]
+) -> int:
+    """Return the time from which records of a partition have to wait for the next record of an input.
+
+    A task processes records with the timestamp of the input's last record before it if their partition comes first. If they were not
+    read, the last records of the input would wait for them in a buffer.
+    """
+    return horizon_ms + 1 if i.direct and p in direct and p < i.partition else horizon_ms
 
 
 def _offset(first: Mapping[TopicPartition, TimedOffset], p: TopicPartition, otherwise: int) -> int:

@@ -72,17 +72,19 @@ def touched(windows: Iterable[tuple[int, Entry]], time: int, difference: int) ->
         starts.add(start)
         if start > time:
             right = True
-        elif start + difference >= time:
-            touches.append(Touch(start, entry, exists=True))
-            if start + difference > time:
-                behind = behind or entry
-            elif entry[1] < time:
-                left, previous = True, entry[1]
-            else:
-                return touches
-        else:
-            before, previous = entry, entry[1]
+            continue
+        if entry[1] < time and (previous is None or previous < entry[1]):
+            previous = entry[1]
+        if start + difference < time:
+            before = entry
             break
+        touches.append(Touch(start, entry, exists=True))
+        if start + difference > time:
+            behind = behind or entry
+        elif entry[1] < time:
+            left = True
+        else:
+            return touches
     if previous is not None and previous + 1 not in starts and previous + 1 + difference >= time:
         touches.append(Touch(previous + 1, None))
     if not left:
@@ -104,18 +106,23 @@ def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch
     starts: set[int] = set()
     common: Entry | None = None
     behind: Entry | None = None
+    previous: int | None = None
     for start, entry in windows:
         starts.add(start)
+        if start > time:
+            continue
+        if entry[1] < time and (previous is None or previous < entry[1]):
+            previous = entry[1]
         if start == 0:
             common = entry
-        elif start <= time:
+        else:
             behind = entry
             touches.append(Touch(start, entry, exists=True))
     behind = behind or common
     if time + 1 not in starts and behind is not None and behind[1] > time:
         touches.append(Touch(time + 1, behind, adds=False))
-    if common is not None and common[1] < time and common[1] + 1 not in starts:
-        touches.append(Touch(common[1] + 1, None))
+    if previous is not None and previous + 1 not in starts:
+        touches.append(Touch(previous + 1, None))
     touches.append(Touch(0, common, exists=common is not None))
     return touches
 
