@@ -111,7 +111,7 @@ def test_a_plan_lists_the_dead_letter_topics_of_policies_and_operators(
     assert "callfail: does not exist, and the brokers do not create topics automatically" in report.topics
     assert report.problems == ()
     for topic in (other, letters, "callfail"):
-        assert f"Write, Describe on topic {topic}" in report.permissions
+        assert f"Write, Describe, DescribeConfigs on topic {topic}" in report.permissions
 
 
 @pytest.mark.spark

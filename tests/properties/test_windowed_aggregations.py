@@ -208,7 +208,7 @@ def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window,
     return content, required
 
 
-def after_its_own_window_closed(key: str, difference: int) -> Any:
+def after_its_own_window_closed(key: str, difference: int) -> example:
     """Return an example in which C comes after the window that ends at it has closed, and then the records around it."""
     drawn = [(key, "A", 0), ("b", "B", 17), (key, "C", 1), (key, "D", 2), (key, "E", 1)]
     return example(

@@ -98,7 +98,8 @@ def missing_topics(topics: Sequence[str]) -> TopicNotFoundError:
     return TopicNotFoundError(
         f"the topology reads topics that do not exist on the broker: {names}. Source topics are never created "
         "automatically, because only you know their number of partitions: create them first, for example with "
-        f"kafka-topics --create --topic {topics[0]} --partitions 4, or correct the name"
+        f"kafka-topics --create --topic {topics[0]} --partitions 4, or correct the name. Topics that this user may not describe "
+        "(DESCRIBE) look as if they did not exist"
     )
 
 

@@ -13,12 +13,13 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.positions import Offsets
 from millstream.core.ports import TimedOffset, TopicFacts
+from millstream.drivers.kafka.admin_client import ExplainingAdminClient
 from millstream.drivers.kafka.clients import NOT_READY, ClientSettings, is_unavailable, translated, warm
 from millstream.drivers.kafka.log_offsets import found, requested
 from millstream.drivers.kafka.overdue import Patience
@@ -279,11 +280,17 @@ class Broker:
         wanted = [ClientPartition(t, p) for t, count in partitions.items() for p in range(count)]
         if not wanted:
             return []
-        consumer = self._consumer()
-        committed = self.ask(
-            "fetching committed offsets", lambda: consumer.committed(wanted, timeout=self.timeout_s)
-        )
+        doing = f"fetching the committed offsets of group {self.group!r}"
+        committed = self.ask(doing, lambda: self._fetch_committed(wanted))
         return [partition for partition in committed if partition.offset >= 0]
+
+    def _fetch_committed(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
+        try:
+            return list(self._consumer().committed(partitions, timeout=self.timeout_s))
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._TIMED_OUT:
+                self.admin().check_group(self.group, self._attempt_s)
+            raise
 
     def commit(
         self,
@@ -309,17 +316,14 @@ class Broker:
             self._commit(positions)
 
     def renew(self, partitions: Mapping[str, int]) -> None:
-        """Commit the group's committed offsets again, with their metadata, so that the broker keeps them.
-
-        Raises:
-            BrokerUnavailableError: If no broker answers in time.
-        """
+        """Commit the group's committed offsets again, with their metadata, so that the broker keeps them."""
         if committed := self.committed_partitions(partitions):
             self._commit(committed)
 
     def _commit(self, positions: list[ClientPartition]) -> None:
         consumer = self._consumer()
-        self.ask("committing offsets", lambda: consumer.commit(offsets=positions, asynchronous=False))
+        doing = f"committing offsets of group {self.group!r}"
+        self.ask(doing, lambda: consumer.commit(offsets=positions, asynchronous=False))
 
     def _offsets(
         self,
@@ -344,9 +348,9 @@ class Broker:
             offsets.setdefault(partition.topic, {})[partition.partition] = answer.offset
         return offsets
 
-    def admin(self) -> AdminClient:
+    def admin(self) -> ExplainingAdminClient:
         """Return the admin client. Keep a reference while waiting for one of its futures: without references it is destroyed."""
-        return warm(AdminClient, self.settings)
+        return warm(ExplainingAdminClient, self.settings)
 
     def _consumer(self) -> Consumer:
         # A consumer that reads only committed records waits for the offsets of open transactions.
@@ -372,14 +376,14 @@ class Broker:
             except TimeoutError as late:
                 # Of a future, which has waited for the answer as long as all attempts together.
                 timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                raise translated(timed_out, doing, self.servers) from late
+                raise translated(timed_out, doing, self.servers, self.admin().last_problem()) from late
             except KafkaException as error:
                 cause = error.args[0]
                 # A lost connection fails at once, without waiting for another one.
                 is_quick = monotonic() - began_s < self._attempt_s
                 may_help = cause.code() in again or (is_quick and is_unavailable(cause))
                 if patience.is_over() or not may_help:
-                    raise translated(error, doing, self.servers) from error
+                    raise translated(error, doing, self.servers, self.admin().last_problem()) from error
                 sleep(_RETRY_S)
                 # Refresh the metadata. Otherwise, librdkafka keeps using outdated leaders and epochs for minutes.
                 with suppress(KafkaException):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -126,6 +127,7 @@ NOT_READY = {
     KafkaError.OFFSET_NOT_AVAILABLE,
 }
 """Errors while coordinators and leaders start or move. Requests are retried."""
+_REFUSED = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
 _NO_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -232,23 +234,42 @@ def hang_up(settings: ClientSettings) -> None:
     _await_end(closing, "application")
 
 
+def _unavailable(
+    cause: KafkaError, doing: str, servers: str, problem: KafkaError | None
+) -> BrokerUnavailableError:
+    reported = "" if problem is None else "; " + re.sub(r" \(after [^)]*\)", "", problem.str())
+    if problem is not None and problem.code() in _REFUSED:
+        advice = (
+            "A broker refuses the connection, or this client refuses the broker: check security.protocol, sasl.* and ssl.* in "
+            "kafka={...}, consumer={...} and producer={...}, and the listener in bootstrap_servers"
+        )
+    else:
+        advice = (
+            "Check that the broker runs, that bootstrap_servers is correct, that these addresses and its advertised.listeners are "
+            "reachable from here, and that security.protocol is the one of the listener"
+        )
+    return BrokerUnavailableError(
+        f"no Kafka broker responds at {servers} (while {doing}: {cause.str()}{reported}). {advice}"
+    )
+
+
 def is_unavailable(error: KafkaError) -> bool:
     """Return whether an error means that no broker answers, so that a retry may help."""
     return error.code() in _NO_BROKER or error.code() in NOT_READY or error.retriable()
 
 
-def translated(error: KafkaException, doing: str, servers: str) -> MillstreamError:
+def translated(
+    error: KafkaException, doing: str, servers: str, problem: KafkaError | None = None
+) -> MillstreamError:
     """Return the error for users that corresponds to an error of the client.
 
     Args:
         doing: The operation, for example "reading topic 'lines'".
+        problem: The last problem of a connection to a broker.
     """
     cause = error.args[0]
     if isinstance(cause, KafkaError) and is_unavailable(cause):
-        return BrokerUnavailableError(
-            f"no Kafka broker responds at {servers} (while {doing}: {cause.str()}). Check that the broker runs, that "
-            "bootstrap_servers is correct, and that these addresses and its advertised.listeners are reachable from here"
-        )
+        return _unavailable(cause, doing, servers, problem)
     if isinstance(cause, KafkaError) and cause.code() in _NO_TOPIC:
         return TopicNotFoundError(
             f"the broker at {servers} has no such topic or partition (while {doing}: {cause.str()}). If it was deleted, create it again with "

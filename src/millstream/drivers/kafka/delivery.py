@@ -99,6 +99,7 @@ class Transaction:
         self._batch = BatchId("", -1)
         self._watch = Stopwatch()
         self._lost = self._overtaken = False
+        self._topics: set[str] = set()
         self._take_over()
 
     def _take_over(self) -> None:
@@ -194,6 +195,7 @@ class Transaction:
             ProductionError: If a record is refused.
             DeliveryAbortedError: If the transaction was aborted, or another attempt has taken over.
         """
+        self._topics.add(topic)
         with self._aborting():
             hand_over(self._failing, topic, records)
 
@@ -338,7 +340,9 @@ class Transaction:
             return production_error(*refusals[0], self._servers)
         self.abort()
         if cause.code() in NOT_PERMITTED:  # another attempt would end in the same way
-            return translated(error, "sending in a transaction", self._servers)
+            topics = ", ".join(sorted({*self._topics, self._mark.topic}))
+            doing = f"sending to {topics} and committing offsets of group {self._spec.application_id!r} in a transaction"
+            return translated(error, doing, self._servers)
         if cause.txn_requires_abort() or cause.code() in _TAKEN_BACK:
             return DeliveryAbortedError(
                 f"the transaction of {self._marks_partition} for micro-batch {self._batch.number} was aborted: {cause.str()}. {_REPEATED}"

@@ -28,12 +28,20 @@ _DENIED = {
 class InternalTopics:
     broker: Broker
 
-    def topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configuration of topics, including the broker's defaults. Without permission, warn and return an empty dict."""
+    def topic_configs(
+        self, topics: Collection[str], otherwise: str = "it is assumed to be correct"
+    ) -> dict[str, dict[str, str]]:
+        """Return the configuration of topics, including the broker's defaults. Without permission, warn and return an empty dict.
+
+        Args:
+            otherwise: What follows without permission, for the warning.
+        """
         configs = described_configs(self.broker, topics)
         if configs is None:
             log.warning(
-                "this user may not read the configuration of topics (DESCRIBE_CONFIGS); it is assumed to be correct"
+                "this user may not read the configuration of topics %s (DESCRIBE_CONFIGS); %s",
+                ", ".join(sorted(topics)),
+                otherwise,
             )
             return {}
         return {

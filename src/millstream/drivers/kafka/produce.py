@@ -54,8 +54,18 @@ class FailingProducer:
             raise KafkaException(self.failures[0][0])
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self.failures.append((error, message.topic(), message.partition()))
+        if error is None:
+            return
+        try:
+            refused = error, message.topic(), message.partition()
+        except SystemError as interrupted:
+            # The client calls back although its exception for a fatal error is already set, which Python reports here.
+            fatal = interrupted.__cause__
+            if not isinstance(fatal, KafkaException):
+                raise
+            self.failures.append((fatal.args[0], message.topic(), message.partition()))
+            raise fatal from None
+        self.failures.append(refused)
 
 
 def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
@@ -129,6 +139,10 @@ _ADVICE: dict[int, Callable[[str], str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: lambda topic: (
         f"this user may not write to {topic}; grant it the WRITE permission"
     ),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: lambda topic: (
+        f"this user may not write to any topic; grant it the WRITE permission for {topic}, and for brokers before 3.0 also "
+        "IDEMPOTENT_WRITE for the cluster"
+    ),
     KafkaError._UNKNOWN_PARTITION: lambda _: "the partitioner chose a partition that the topic does not have",
 }
 
@@ -188,11 +202,14 @@ class KafkaSender:
         try:
             yield
         except KafkaException as error:
-            failure = producer.failures[0]
+            cause, servers = error.args[0], str(self.settings.get("bootstrap.servers"))
+            failures = producer.failures[:1]
             producer.failures.clear()
-            if error.args[0].code() == KafkaError._FATAL:
+            if cause.fatal() or cause.code() == KafkaError._FATAL:
                 discard(producer)  # it accepts no more records; the next attempt creates another
-            raise production_error(*failure, str(self.settings.get("bootstrap.servers"))) from error
+            for failure in failures:
+                raise production_error(*failure, servers) from error
+            raise translated(error, "sending records", servers) from error
 
 
 def _connect_producer(settings: ClientSettings) -> FailingProducer:

@@ -182,7 +182,7 @@ def _permissions(application: Application, plan: Plan) -> Iterator[str]:
     for topic in _read(plan):
         yield f"Read, Describe on topic {topic}"
     for topic in _topics_written(application, plan):
-        yield f"Write, Describe on topic {topic}"
+        yield f"Write, Describe, DescribeConfigs on topic {topic}"
     yield f"Read, Describe on group {application.id}"
     exactly_once = application.settings.exactly_once
     if plan.changelogs or exactly_once:
@@ -192,13 +192,17 @@ def _permissions(application: Application, plan: Plan) -> Iterator[str]:
     if exactly_once:
         yield f"Write, Describe on transactional ids with the prefix {application.id}-"
     driver, when = driver_topic(application.id), " (with standby=True)" if exactly_once else ""
-    yield f"Create, Read, Describe on topic {driver}, and Read, Describe on group {driver}{when}"
+    yield f"Create, Read, Describe on topic {driver}{when}"
+    yield f"Read, Describe on group {driver}{when}"
     yield from _fan_out_permissions(plan)
 
 
 def _fan_out_permissions(plan: Plan) -> Iterator[str]:
     for control in map(control_topic, plan.split_topics):
-        yield f"Create, Read, Describe on topic {control}, and Read, Describe on topics with the prefix {control}-"
+        yield f"Create, Read, Describe on topic {control}"
+        yield f"Read, Describe on topics with the prefix {control}-"
     for control in map(control_topic, sorted(plan.fan_out_sinks)):
-        yield f"Create, Read, Write, Describe on topic {control}, and Write, Describe on topics with the prefix {control}-"
-        yield f"Write, Describe on transactional ids with the prefix {control}-, and Read on groups with this prefix"
+        yield f"Create, Read, Write, Describe on topic {control}"
+        yield f"Write, Describe on topics with the prefix {control}-"
+        yield f"Write, Describe on transactional ids with the prefix {control}-"
+        yield f"Read on groups with the prefix {control}-"

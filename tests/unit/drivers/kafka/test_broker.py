@@ -140,6 +140,8 @@ class Admin:
         answer.set_result(SimpleNamespace(valid=[SimpleNamespace(group_id="shop")], errors=errors))
         return answer
 
+    def last_problem(self) -> None: ...
+
     def _set(self, topic: str, partitions: int) -> None:
         self.topics[topic] = partitions
 
@@ -194,6 +196,8 @@ def test_groups_of_a_broker_that_is_loading_are_waited_for(monkeypatch: pytest.M
 
 class Missing:
     """An admin client that has never known the topics that it is asked for."""
+
+    def last_problem(self) -> None: ...
 
     def list_offsets(self, wanted: Mapping[Any, Any], **_: Any) -> dict[Any, Future[None]]:
         answer = Future[None]()

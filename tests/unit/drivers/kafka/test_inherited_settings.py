@@ -30,6 +30,8 @@ class Admin:
     def __init__(self) -> None:
         self.refusal: int | None = None
 
+    def last_problem(self) -> None: ...
+
     def list_topics(self, timeout: float) -> Any:
         partitions = {n: SimpleNamespace(replicas=[1, 2, 3][: n + 2]) for n in range(2)}
         return SimpleNamespace(topics={"orders": SimpleNamespace(partitions=partitions)})

@@ -34,7 +34,8 @@ class Committing:
 def restored(monkeypatch: pytest.MonkeyPatch, consumer: Committing) -> Mark | None:
     """Restore the mark of a partition from the topic."""
     monkeypatch.setattr(module, "warm", lambda *_: consumer)
-    monkeypatch.setattr(Broker, "admin", lambda _: SimpleNamespace(list_topics=lambda timeout: None))
+    admin = SimpleNamespace(list_topics=lambda timeout: None, last_problem=lambda: None)
+    monkeypatch.setattr(Broker, "admin", lambda _: admin)
     monkeypatch.setattr(Broker, "partition_counts", lambda *_: {"app-commits": 2})
     ranges: Any = [OffsetRange("app-commits", number, 0, 9) for number in (0, 1)]
     monkeypatch.setattr(Marks, "_ranges_without_mark", lambda *_, **__: ranges)

@@ -31,7 +31,9 @@ def _configs(monkeypatch: pytest.MonkeyPatch) -> None:
         "unknown": {"retention.ms": "1"},
     }
 
-    def topic_configs(self: InternalTopics, topics: Collection[str]) -> dict[str, dict[str, str]]:
+    def topic_configs(
+        self: InternalTopics, topics: Collection[str], otherwise: str
+    ) -> dict[str, dict[str, str]]:
         return {topic: known[topic] for topic in topics}
 
     monkeypatch.setattr(InternalTopics, "topic_configs", topic_configs)

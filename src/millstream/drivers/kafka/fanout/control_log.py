@@ -62,7 +62,8 @@ class ControlReader:
         if error := message.error():
             if error.code() == KafkaError._PARTITION_EOF:
                 self._next = message.offset() or 0
-            elif not is_unavailable(error):
+            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not is_unavailable(error):
+                # Permission for its group is not needed: the consumer neither joins it nor commits.
                 raise translated(KafkaException(error), f"reading {self.name!r}", self._servers)
             return False
         value = message.value()

@@ -16,11 +16,13 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.model.ids import TopicPartition
 from millstream.drivers.kafka.clients import (
+    NOT_PERMITTED,
     QUICK_CONNECTION,
     UNUSABLE,
     ClientSettings,
     connect,
     create_client,
+    translated,
 )
 from millstream.drivers.kafka.fanout.control_log import ControlLog, connection
 from millstream.drivers.kafka.fanout.coordinator import fence
@@ -72,6 +74,10 @@ class ProducerSession:
         try:
             connect(self._producer, control.name)
             self._producer.init_transactions(self._patience_s)
+        except KafkaException as error:
+            self._marks.close()
+            servers = str(settings.get("bootstrap.servers"))
+            raise translated(error, f"taking over the transactional id {name!r}", servers) from error
         except BaseException:
             self._marks.close()
             raise
@@ -96,6 +102,10 @@ class ProducerSession:
             self._insist(lambda: self._producer.send_offsets_to_transaction([mark], metadata, _STEP_S))
             self._insist(lambda: self._producer.commit_transaction(_STEP_S))
         except KafkaException as error:
+            if error.args[0].code() in NOT_PERMITTED:
+                self._marked = (
+                    None  # nothing was committed, and this user may not be permitted to read the mark
+                )
             raise LostSessionError(error.args[0]) from error
 
     def _produce(self, log: TopicPartition, record: Outgoing) -> None:
