@@ -108,7 +108,7 @@ build/deployment/.installed:
 deployments: setup build/deployment/.installed ## An application on YARN, checkpoints on HDFS and S3, the tutorial about clusters, and the images of the examples; 150 MB of jars, in fifteen minutes
 	build/deployment/bin/hadolint examples/docker/Dockerfile
 	build/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec examples/docker/compose.yaml
-	$(BIN)/python -m pytest tests/deployment/on_hadoop.py tests/deployment/on_s3.py tests/deployment/on_yarn.py tests/deployment/tutorial.py
+	$(BIN)/python -m pytest tests/deployment/on_hadoop.py tests/deployment/on_s3.py tests/deployment/on_yarn.py tests/deployment/tutorial.py tests/deployment/on_older_brokers.py
 
 peers: setup ## The programs for Kafka Streams, Faust, Quix Streams, Bytewax and plain Spark on the pages for their users, and ours, with the same results; a gigabyte below build/peers, in ten minutes
 	$(BIN)/python -m pytest tests/peers/pairs.py

@@ -21,7 +21,8 @@ class ExplainingAdminClient(AdminClient):
     def __init__(self, settings: ClientSettings) -> None:
         self._problem: KafkaError | None = None
         self._error_cb: Callable[[KafkaError], Any] | None = settings.get("error_cb")
-        super().__init__({**settings, "error_cb": self._on_error})
+        complete: dict[str, Any] = {**settings, "error_cb": self._on_error}
+        super().__init__(complete)
 
     def last_problem(self) -> KafkaError | None:
         """Return the last problem since the previous call; None if there was none."""
