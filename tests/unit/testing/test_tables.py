@@ -74,9 +74,10 @@ def test_a_cell_is_part_of_one_line_and_changes_no_terminal(value: Any) -> None:
         ("| key | colour |", "may have each of key, value"),
         ("| key | key |", "may have each of key, value"),
         ("| key | value |\n| a |", "has 1 cells"),
+        (None, "is text in Markdown format, not None"),
     ],
 )
-def test_what_is_no_table(table: str, why: str) -> None:
+def test_what_is_no_table(table: Any, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         read_table(table, ("key", "value"))
 

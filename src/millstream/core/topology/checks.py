@@ -42,7 +42,12 @@ def check_node(node: Node, nodes: Mapping[str, Node], global_nodes: Collection[s
     if not isinstance(node.name, str) or not node.name:
         raise TopologyError(f"{node.name!r} cannot be the name of a node: use a non-empty string")
     if node.name in nodes:
-        raise TopologyError(f"two nodes have the name {node.name!r}; node names must be unique")
+        named = (
+            "; the node is named after the store of its aggregation" if isinstance(node, Repartition) else ""
+        )
+        raise TopologyError(
+            f"two nodes have the name {node.name!r}; node names must be unique{named}. Set another name= or store= for one of them"
+        )
     if isinstance(node, Source):
         _check_reset(node)
         _check_topics(node, [other for other in nodes.values() if isinstance(other, Source)])

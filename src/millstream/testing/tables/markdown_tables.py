@@ -26,7 +26,7 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
         Its rows, each as the text of its cells by column.
 
     Raises:
-        SettingsError: If the table has no head, an unknown column, or a row with a different number of cells.
+        SettingsError: If the table is no text, has no head, an unknown column, or a row with a different number of cells.
 
     Example:
         >>> read_table('''
@@ -36,6 +36,8 @@ def read_table(text: str, columns: Collection[str]) -> list[Row]:
         ... ''', ("key", "value"))
         [{'key': 'vase', 'value': '10'}]
     """
+    if not isinstance(text, str):
+        raise SettingsError(f"a table is text in Markdown format, not {text!r}")
     lines = [_cells(line) for line in map(str.strip, text.splitlines()) if line]
     if not lines:
         raise SettingsError("the table is empty: its first line names the columns, as in | key | value |")

@@ -40,6 +40,10 @@ TWO_OWNERS: dict[str, tuple[Callable[[ms.StreamsBuilder], object], str]] = {
         lambda b: (count(b, name="first"), count(b, name="second")),
         "store 'x' belongs to 'first', so 'second' cannot keep its own content there",
     ),
+    "two aggregations of a re-keyed stream": (
+        lambda b: [b.stream("in").group_by(lambda _, v: v).count(store="x") for _ in range(2)],
+        "'x-repartition'; node names must be unique; the node is named after the store of its aggregation",
+    ),
     "aggregations of two topics": (
         lambda b: (count(b, name="first"), count(b, "in2", name="second")),
         "store 'x' belongs to 'first', so 'second' cannot",

@@ -38,7 +38,7 @@ def with_store() -> ms.Topology:
     [
         (
             lambda: begun().add_source("in", "other"),
-            r"^two nodes have the name 'in'; node names must be unique$",
+            r"^two nodes have the name 'in'; node names must be unique\. Set another name= or store= for one of them$",
         ),
         (
             lambda: begun().add_source("again", ["other", "lines"]),
