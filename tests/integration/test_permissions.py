@@ -21,8 +21,17 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 import millstream as ms
-from millstream.core.model.errors import BrokerUnavailableError, MillstreamError, TopicNotFoundError
+from millstream.core.fanout.epochs import control_topic
+from millstream.core.model.errors import (
+    BrokerUnavailableError,
+    MillstreamError,
+    ProductionError,
+    TopicNotFoundError,
+)
+from millstream.drivers.kafka.fanout.key_range_producer import KeyRangeProducer
 from millstream.edge.preflight.preflight_check import preflight
+from millstream.edge.records.topic_records import write
+from millstream.edge.settings.settings_loading import settings_from
 from millstream.testing import EmbeddedKafka
 from millstream.testing._cluster import free_ports
 
@@ -37,7 +46,12 @@ LOGIN = {
     "sasl.username": "shop",
     "sasl.password": "shop-password",
 }
-JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_shop="shop-password";'
+GUEST = {**LOGIN, "sasl.username": "guest", "sasl.password": "guest-password"}
+"""A user who may write to no topic, because no test permits it."""
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_shop="shop-password" user_guest="guest-password";'
+)
 RESOURCES = {
     "topic": ResourceType.TOPIC,
     "topics": ResourceType.TOPIC,
@@ -80,13 +94,13 @@ class Secured:
             for operation in operations.split(", ")
         ]
 
-    def grant(self, permissions: list[str]) -> None:
+    def grant(self, permissions: list[str], user: str = "shop") -> None:
         admin = AdminClient({"bootstrap.servers": self.apps.kafka.bootstrap_servers})
-        for future in admin.create_acls([binding(line) for line in permissions]).values():
+        for future in admin.create_acls([binding(line, user) for line in permissions]).values():
             future.result(30)
 
 
-def binding(permission: str) -> AclBinding:
+def binding(permission: str, user: str) -> AclBinding:
     """Return the ACL for a permission such as "Write on topics with the prefix shop-"."""
     found = re.fullmatch(r"(\w+) on ([a-z ]+?)( with the prefix)? (\S+)", permission)
     assert found is not None, permission
@@ -97,7 +111,7 @@ def binding(permission: str) -> AclBinding:
         RESOURCES[resource],
         name,
         pattern,
-        "User:shop",
+        f"User:{user}",
         "*",
         AclOperation[camel_case],
         AclPermissionType.ALLOW,
@@ -248,6 +262,21 @@ def test_a_missing_permission_is_named(
     secured.apps.kafka.produce(source, [("ann", "x")] * 3)
     with pytest.raises(MillstreamError, match=re.sub(r"\{id\}", secured.apps.id, message)):
         secured.app(topology, processing_guarantee=guarantee).run(until="end")
+
+
+def test_a_user_who_may_write_to_no_topic_is_told_so(secured: Secured) -> None:
+    """The client raised its own exception, in the middle of a callback."""
+    _, sink = secured.topics()
+    secured.grant([f"Describe on topic {sink}"], "guest")
+    settings = settings_from({"bootstrap_servers": secured.servers, "kafka": GUEST})
+    with pytest.raises(ProductionError, match=f"topic '{sink}': .*Cluster authorization failed"):
+        write(settings, sink, [(b"k", b"v", None, ())])
+    control = control_topic(sink)
+    secured.apps.kafka.create_topic(control, 1, {"cleanup.policy": "compact"})
+    sessions = f"Write on transactional ids with the prefix {control}-"
+    secured.grant([f"Read on topic {control}", sessions], "guest")
+    with pytest.raises(MillstreamError, match=f"does not permit .* writing to '{control}'"):
+        KeyRangeProducer({"bootstrap.servers": secured.servers, **GUEST}, sink)
 
 
 def test_a_topic_that_the_user_may_not_describe_may_exist(secured: Secured) -> None:

@@ -53,6 +53,14 @@ class FailingProducer:
         if self.failures:
             raise KafkaException(self.failures[0][0])
 
+    def flush(self, timeout_s: float) -> int:
+        """Wait until all records are acknowledged or refused. Return how many are neither after a time; ``failures`` has those refused."""
+        try:
+            return self.producer.flush(timeout_s)
+        except KafkaException as error:  # it is fatal: no more records are sent
+            self.failures.insert(0, (error.args[0], "", -1))
+            return len(self.producer)
+
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is None:
             return

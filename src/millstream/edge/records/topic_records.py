@@ -177,15 +177,15 @@ def write(settings: Settings, topic: str, records: Iterable[Raw]) -> int:
             _enqueue(producer, topic, record)
             count += 1
     except KafkaException as error:  # such as a record that is too large
-        producer.flush(_FLUSH_S)
+        failing.flush(_FLUSH_S)
         raise ProductionError(
             f"topic {topic!r}: record {count + 1:,} is refused ({error.args[0]}); those before it were sent. Correct it, then send it and those "
             "after it"
         ) from None
     except Exception:
-        producer.flush(_FLUSH_S)
+        failing.flush(_FLUSH_S)
         raise
-    left = producer.flush(_FLUSH_S)
+    left = failing.flush(_FLUSH_S)
     if failing.failures or left:
         unknown = f"{left} records are not acknowledged after {_FLUSH_S:.0f} s"
         why = str(failing.failures[0][0]) if failing.failures else unknown

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from millstream.core.fanout.epochs import History, control_topic
@@ -19,6 +19,7 @@ from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundEr
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.clients import ClientSettings, create_client, is_unavailable, translated
 from millstream.drivers.kafka.fanout.inherited_settings import replica_count
+from millstream.drivers.kafka.produce import FailingProducer
 
 CONNECTION: Final = (
     "bootstrap.servers",
@@ -115,7 +116,7 @@ class ControlLog(ControlReader):
         if not self.count_partitions():
             raise TopicNotFoundError(f"topic {topic!r} does not exist; give the name of an existing topic")
         super().__init__(settings, topic, patience_s)
-        self._producer = create_client(Producer, {**base, "enable.idempotence": True, "linger.ms": 0})
+        self._failing = create_client(FailingProducer, {**base, "enable.idempotence": True, "linger.ms": 0})
 
     def count_partitions(self) -> int:
         """Ask the brokers for the number of partitions of the topic, and return it; 0 if it does not exist."""
@@ -124,14 +125,14 @@ class ControlLog(ControlReader):
 
     def publish(self, key: str, value: Mapping[str, Any] | None) -> None:
         """Write a record and wait for its acknowledgement."""
-        failures: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _message: object) -> None:
-            if error is not None:
-                failures.append(error)
-
-        self._producer.produce(self.name, encoded(value), key, 0, on_delivery=delivered)
-        if self._producer.flush(self.patience_s) or failures:
+        try:
+            self._failing.producer.produce(self.name, encoded(value), key, 0)
+        except KafkaException as error:
+            self._failing.failures.append((error.args[0], self.name, 0))
+        left = self._failing.flush(self.patience_s)
+        failures = [error for error, *_ in self._failing.failures]
+        self._failing.failures.clear()
+        if left or failures:
             cause = failures[0] if failures else KafkaError(KafkaError._TIMED_OUT)
             raise translated(KafkaException(cause), f"writing to {self.name!r}", self._servers)
 
