@@ -7,6 +7,7 @@ consumer also tries again if it may not see its group.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -19,15 +20,16 @@ class ExplainingAdminClient(AdminClient):
     """An admin client that keeps the last problem of its connections."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._problem: KafkaError | None = None
-        self._error_cb: Callable[[KafkaError], Any] | None = settings.get("error_cb")
-        complete: dict[str, Any] = {**settings, "error_cb": self._on_error}
-        super().__init__(complete)
+        self._problems: list[KafkaError] = []
+        # A callback that refers to the client would leave its end to the garbage collector, in any thread.
+        noting: dict[str, Any] = {"error_cb": partial(_note, self._problems, settings.get("error_cb"))}
+        super().__init__({**settings, **noting})
 
     def last_problem(self) -> KafkaError | None:
         """Return the last problem since the previous call; None if there was none."""
         self.poll(0)  # calls the callback
-        problem, self._problem = self._problem, None
+        problem = self._problems[-1] if self._problems else None
+        self._problems.clear()
         return problem
 
     def check_group(self, group: str, timeout_s: float) -> None:
@@ -38,8 +40,11 @@ class ExplainingAdminClient(AdminClient):
         """
         self.describe_consumer_groups([group], request_timeout=timeout_s)[group].result()
 
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # follows from the others
-            self._problem = error
-        if self._error_cb is not None:
-            self._error_cb(error)
+
+def _note(
+    problems: list[KafkaError], error_cb: Callable[[KafkaError], Any] | None, error: KafkaError
+) -> None:
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:  # follows from the others
+        problems[:] = [error]
+    if error_cb is not None:
+        error_cb(error)

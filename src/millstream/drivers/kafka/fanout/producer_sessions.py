@@ -102,10 +102,9 @@ class ProducerSession:
             self._insist(lambda: self._producer.send_offsets_to_transaction([mark], metadata, _STEP_S))
             self._insist(lambda: self._producer.commit_transaction(_STEP_S))
         except KafkaException as error:
+            # After a refusal, nothing was committed, and this user may not be permitted to read the mark.
             if error.args[0].code() in NOT_PERMITTED:
-                self._marked = (
-                    None  # nothing was committed, and this user may not be permitted to read the mark
-                )
+                self._marked = None
             raise LostSessionError(error.args[0]) from error
 
     def _produce(self, log: TopicPartition, record: Outgoing) -> None:
