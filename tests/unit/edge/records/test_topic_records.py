@@ -88,7 +88,9 @@ def sending(monkeypatch: pytest.MonkeyPatch) -> Sending:
     made = Sending()
     monkeypatch.setattr(topic_records, "existing_topic", lambda *_: None)
     monkeypatch.setattr(
-        topic_records, "create_client", lambda *_: SimpleNamespace(producer=made, failures=[])
+        topic_records,
+        "create_client",
+        lambda *_: SimpleNamespace(producer=made, flush=made.flush, failures=[]),
     )
     return made
 
