@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 import millstream as ms
@@ -30,6 +23,7 @@ from millstream.testing.crash.app import Job
 from millstream.testing.crash.processes import CrashedProgram
 from proofs.sizes import sized
 
+from .acls import grant
 from .conftest import unique
 from .helpers import Apps, eventually, latest
 from .topologies import people_per_region
@@ -146,21 +140,7 @@ def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_warned(
         topics = InternalTopics(Broker({"bootstrap.servers": kafka.bootstrap_servers}, "test"))
         assert topics.topic_configs(["internal"])["internal"]["cleanup.policy"] == "delete"
         assert topics.delete_records({TopicPartition("internal", 0): 1})
-        acls = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        allowed = [
-            AclBinding(
-                ResourceType.TOPIC,
-                "internal",
-                ResourcePatternType.LITERAL,
-                "User:*",
-                "*",
-                operation,
-                AclPermissionType.ALLOW,
-            )
-            for operation in (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
-        ]
-        for future in acls.create_acls(allowed).values():
-            future.result(30)
+        grant(kafka, [f"{operation} on topic internal" for operation in ("Describe", "Read", "Write")], "*")
         eventually(lambda: not topics.delete_records({TopicPartition("internal", 0): 1}), "the denial")
         with caplog.at_level(logging.WARNING):
             logging.getLogger("millstream.kafka").setLevel(logging.WARNING)

@@ -10,14 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 from pyspark.sql import SparkSession
 
 import millstream as ms
@@ -35,8 +27,10 @@ from millstream.edge.settings.settings_loading import settings_from
 from millstream.testing import EmbeddedKafka
 from millstream.testing._cluster import free_ports
 
+from .acls import grant
 from .conftest import unique
 from .helpers import Apps, committed_records, latest
+from .topologies import key_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -52,13 +46,6 @@ JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'user_shop="shop-password" user_guest="guest-password";'
 )
-RESOURCES = {
-    "topic": ResourceType.TOPIC,
-    "topics": ResourceType.TOPIC,
-    "group": ResourceType.GROUP,
-    "groups": ResourceType.GROUP,
-    "transactional ids": ResourceType.TRANSACTIONAL_ID,
-}
 
 
 @dataclass
@@ -95,27 +82,7 @@ class Secured:
         ]
 
     def grant(self, permissions: list[str], user: str = "shop") -> None:
-        admin = AdminClient({"bootstrap.servers": self.apps.kafka.bootstrap_servers})
-        for future in admin.create_acls([binding(line, user) for line in permissions]).values():
-            future.result(30)
-
-
-def binding(permission: str, user: str) -> AclBinding:
-    """Return the ACL for a permission such as "Write on topics with the prefix shop-"."""
-    found = re.fullmatch(r"(\w+) on ([a-z ]+?)( with the prefix)? (\S+)", permission)
-    assert found is not None, permission
-    operation, resource, prefix, name = found.groups()
-    pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
-    camel_case = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()
-    return AclBinding(
-        RESOURCES[resource],
-        name,
-        pattern,
-        f"User:{user}",
-        "*",
-        AclOperation[camel_case],
-        AclPermissionType.ALLOW,
-    )
+        grant(self.apps.kafka, permissions, user)
 
 
 @pytest.fixture(scope="module")
@@ -145,13 +112,6 @@ def secured(
     apps.stop_all()
 
 
-def counting(source: str, sink: str) -> ms.Topology:
-    builder = ms.StreamsBuilder()
-    counts = builder.stream(source).group_by_key().count(store="counts")
-    counts.to_stream().to(sink, value=ms.serdes.int64)
-    return builder.build()
-
-
 def with_internal_topics(source: str, sink: str) -> ms.Topology:
     """Count in a store with a changelog topic, and then through a repartition topic."""
     builder = ms.StreamsBuilder()
@@ -172,7 +132,7 @@ def fanning_out(source: str, sink: str) -> ms.Topology:
 @pytest.mark.parametrize(
     ("make", "guarantee", "values"),
     [
-        (counting, "at_least_once", [3, 6]),
+        (key_count, "at_least_once", [3, 6]),
         (with_internal_topics, "at_least_once", [3, 6]),
         (with_internal_topics, "exactly_once", [3, 6]),
         (fanning_out, "at_least_once", None),
@@ -205,33 +165,33 @@ def test_the_permissions_that_the_plan_prints_are_enough(
 @pytest.mark.parametrize(
     ("make", "guarantee", "missing", "message"),
     [
-        (counting, "at_least_once", "Read on topic in-of-{id}", "does not permit .* reading in-of-{id}-"),
+        (key_count, "at_least_once", "Read on topic in-of-{id}", "does not permit .* reading in-of-{id}-"),
         (
-            counting,
+            key_count,
             "at_least_once",
             "Write on topic out-of-{id}",
             "this user may not write to (any topic|out-of-{id}); grant it the WRITE permission",
         ),
         (
-            counting,
+            key_count,
             "at_least_once",
             "Read on group {id}",
             "does not permit .* committing offsets of group '{id}'",
         ),
         (
-            counting,
+            key_count,
             "exactly_once",
             "Write on topic out-of-{id}",
             "does not permit .* sending to {id}-commits, out-of-{id} and committing offsets of group '{id}' in a transaction",
         ),
         (
-            counting,
+            key_count,
             "exactly_once",
             "Read on group {id}-commits",
             "does not permit .* fetching the committed offsets of group '{id}-commits'",
         ),
         (
-            counting,
+            key_count,
             "exactly_once",
             "Write on transactional ids with the prefix {id}-",
             "does not permit .* taking over the transactional id",
@@ -282,7 +242,7 @@ def test_a_user_who_may_write_to_no_topic_is_told_so(secured: Secured) -> None:
 def test_a_topic_that_the_user_may_not_describe_may_exist(secured: Secured) -> None:
     source, sink = secured.topics()
     with pytest.raises(TopicNotFoundError, match="Topics that this user may not describe"):
-        secured.app(counting(source, sink)).run(until="end")
+        secured.app(key_count(source, sink)).run(until="end")
 
 
 @pytest.mark.parametrize(
@@ -294,6 +254,6 @@ def test_a_topic_that_the_user_may_not_describe_may_exist(secured: Secured) -> N
     ],
 )
 def test_a_refused_connection_is_explained(secured: Secured, settings: dict[str, str], message: str) -> None:
-    topology = counting(*secured.topics())
+    topology = key_count(*secured.topics())
     with pytest.raises(BrokerUnavailableError, match=message):
         secured.app(topology, kafka={**LOGIN, **settings}, request_timeout_ms=3_000).run(until="end")

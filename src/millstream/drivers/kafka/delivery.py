@@ -168,6 +168,7 @@ class Transaction:
         return True
 
     def _open(self) -> None:
+        self._topics.clear()
         self._watch.restart()
         with self._aborting():
             self._producer.begin_transaction()

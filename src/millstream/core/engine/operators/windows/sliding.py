@@ -19,7 +19,7 @@ Two pure functions find the windows that a record touches, in the order of Kafka
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.operators.aggregations import INCOMPLETE
@@ -38,6 +38,9 @@ from millstream.core.topology.window_nodes import SlidingAggregate
 
 Entry = tuple[Any, int]
 """An aggregate, and the largest timestamp of its records."""
+
+_NONE: Final = -1
+"""The timestamp of a record that does not exist; less than all others."""
 
 
 class Touch(NamedTuple):
@@ -66,15 +69,15 @@ def touched(windows: Iterable[tuple[int, Entry]], time: int, difference: int) ->
     starts: set[int] = set()
     before: Entry | None = None
     behind: Entry | None = None
-    previous: int | None = None
+    previous = _NONE
     left = right = False
     for start, entry in windows:
         starts.add(start)
         if start > time:
             right = True
             continue
-        if entry[1] < time and (previous is None or previous < entry[1]):
-            previous = entry[1]
+        if entry[1] < time:
+            previous = max(previous, entry[1])
         if start + difference < time:
             before = entry
             break
@@ -85,7 +88,7 @@ def touched(windows: Iterable[tuple[int, Entry]], time: int, difference: int) ->
             left = True
         else:
             return touches
-    if previous is not None and previous + 1 not in starts and previous + 1 + difference >= time:
+    if previous != _NONE and previous + 1 not in starts and previous + 1 + difference >= time:
         touches.append(Touch(previous + 1, None))
     if not left:
         holds = before is not None and before[1] >= time - difference
@@ -106,13 +109,13 @@ def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch
     starts: set[int] = set()
     common: Entry | None = None
     behind: Entry | None = None
-    previous: int | None = None
+    previous = _NONE
     for start, entry in windows:
         starts.add(start)
         if start > time:
             continue
-        if entry[1] < time and (previous is None or previous < entry[1]):
-            previous = entry[1]
+        if entry[1] < time:
+            previous = max(previous, entry[1])
         if start == 0:
             common = entry
         else:
@@ -121,7 +124,7 @@ def touched_early(windows: Iterable[tuple[int, Entry]], time: int) -> list[Touch
     behind = behind or common
     if time + 1 not in starts and behind is not None and behind[1] > time:
         touches.append(Touch(time + 1, behind, adds=False))
-    if previous is not None and previous + 1 not in starts:
+    if previous != _NONE and previous + 1 not in starts:
         touches.append(Touch(previous + 1, None))
     touches.append(Touch(0, common, exists=common is not None))
     return touches
