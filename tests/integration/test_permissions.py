@@ -224,11 +224,12 @@ def test_a_missing_permission_is_named(
         secured.app(topology, processing_guarantee=guarantee).run(until="end")
 
 
-def test_a_user_who_may_write_to_no_topic_is_told_so(secured: Secured) -> None:
-    """The client raised its own exception, in the middle of a callback."""
+@pytest.mark.parametrize("lines", [{}, {"debug": "all"}], ids=["few-log-lines", "many-log-lines"])
+def test_a_user_who_may_write_to_no_topic_is_told_so(secured: Secured, lines: dict[str, str]) -> None:
+    """The client calls back while its own exception is set, for each log line, too."""
     _, sink = secured.topics()
     secured.grant([f"Describe on topic {sink}"], "guest")
-    settings = settings_from({"bootstrap_servers": secured.servers, "kafka": GUEST})
+    settings = settings_from({"bootstrap_servers": secured.servers, "kafka": {**GUEST, **lines}})
     with pytest.raises(ProductionError, match=f"topic '{sink}': .*Cluster authorization failed"):
         write(settings, sink, [(b"k", b"v", None, ())])
     control = control_topic(sink)
@@ -236,7 +237,7 @@ def test_a_user_who_may_write_to_no_topic_is_told_so(secured: Secured) -> None:
     sessions = f"Write on transactional ids with the prefix {control}-"
     secured.grant([f"Read on topic {control}", sessions], "guest")
     with pytest.raises(MillstreamError, match=f"does not permit .* writing to '{control}'"):
-        KeyRangeProducer({"bootstrap.servers": secured.servers, **GUEST}, sink)
+        KeyRangeProducer({"bootstrap.servers": secured.servers, **GUEST, **lines}, sink)
 
 
 def test_a_topic_that_the_user_may_not_describe_may_exist(secured: Secured) -> None:

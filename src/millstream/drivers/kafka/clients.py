@@ -24,6 +24,7 @@ from millstream.core.model.errors import (
     SettingsError,
     TopicNotFoundError,
 )
+from millstream.drivers.kafka.client_callbacks import ClientLog
 from millstream.drivers.kafka.secret_references import with_secrets
 
 log = logging.getLogger("millstream.kafka")
@@ -89,7 +90,7 @@ Client = TypeVar("Client")
 ClientSettings = Mapping[str, Any]
 """librdkafka's settings by name, with ``bootstrap.servers`` and security."""
 
-_THEIRS = logging.getLogger("millstream.librdkafka")
+_CLIENT_LOG: Final = ClientLog()
 
 _WARM: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
@@ -196,7 +197,7 @@ def create_client(make: Callable[..., Client], settings: ClientSettings) -> Clie
         SettingsError: If librdkafka does not know a setting or refuses its value, or if a secret is missing.
     """
     try:
-        return make({"logger": _THEIRS, **with_secrets(settings)})
+        return make({"logger": _CLIENT_LOG, **with_secrets(settings)})
     except KafkaException as error:
         if error.args[0].code() not in _NOT_SETTABLE:
             raise

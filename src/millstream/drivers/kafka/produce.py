@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from millstream.core.engine.records.merging import WRITER_HEADER
 from millstream.core.model.errors import MillstreamError, ProductionError
 from millstream.core.model.record import Records
+from millstream.drivers.kafka.client_callbacks import pending_exception
 from millstream.drivers.kafka.clients import ClientSettings, check, discard, translated, warm, warmed
 
 _POLL_EVERY = 4096
@@ -62,18 +63,12 @@ class FailingProducer:
             return len(self.producer)
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        if error is None:
-            return
-        try:
-            refused = error, message.topic(), message.partition()
-        except SystemError as interrupted:
-            # The client calls back although its exception for a fatal error is already set, which Python reports here.
-            fatal = interrupted.__cause__
-            if not isinstance(fatal, KafkaException):
-                raise
-            self.failures.append((fatal.args[0], message.topic(), message.partition()))
-            raise fatal from None
-        self.failures.append(refused)
+        fatal = pending_exception()
+        cause = fatal.args[0] if isinstance(fatal, KafkaException) else error
+        if cause is not None:
+            self.failures.append((cause, message.topic(), message.partition()))
+        if fatal is not None:
+            raise fatal
 
 
 def hand_over(failing: FailingProducer, topic: str, records: Records) -> None:
