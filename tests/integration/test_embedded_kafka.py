@@ -252,7 +252,8 @@ class TestLife:
             with pytest.raises(EmbeddedKafkaError, match="already started"):
                 kafka.start()
             kafka.pause()
-            assert await_true(lambda: started.status() == psutil.STATUS_STOPPED, seconds=5)
+            threads = [psutil.Process(thread.id) for thread in started.threads()]
+            assert {thread.status() for thread in threads} == {psutil.STATUS_STOPPED}
             kafka.resume()
             kafka.produce("made-by-asking", [("k", "v")])
             assert set(kafka.end_offsets("made-by-asking")) == {0, 1}

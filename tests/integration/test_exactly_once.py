@@ -205,7 +205,7 @@ class TestATransactionThatIsLost:
 
     def test_with_unacknowledged_records_is_sent_again_and_none_is_a_duplicate(self) -> None:
         with EmbeddedKafka(partitions=1) as kafka:
-            deliveries = Deliveries(kafka)
+            deliveries = Deliveries(kafka, timeout_ms=60_000)
             settings = {**deliveries.publisher.settings, "socket.timeout.ms": 1_000}
             delivery = replace(deliveries.publisher, settings=settings).delivery(0)
             assert delivery.begin(BatchId("c", 0))

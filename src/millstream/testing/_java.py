@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -124,8 +125,14 @@ class TiedProcess:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child. Has no effect if the child has ended."""
+        """Send a signal to the child. Has no effect if the child has ended.
+
+        On Linux, SIGSTOP waits until all threads have stopped: on a busy machine, some of them run for a while after the signal.
+        """
         self._process.send_signal(number)
+        if number == signal.SIGSTOP and sys.platform == "linux":
+            with suppress(ChildProcessError):  # it has ended
+                os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def end(self, *, grace_s: float = 0.0) -> None:
         """End the child and wait until it has exited. Has no effect if it already has.
