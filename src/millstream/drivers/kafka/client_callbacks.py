@@ -33,6 +33,6 @@ class ClientLog:
 
     def log(self, level: int, line: str, *values: str) -> None:
         pending = pending_exception()
-        _LINES.log(level, line, *values)
+        _LINES.log(level, line, *values, stacklevel=2)  # names the code that called the client
         if pending is not None:
             raise pending

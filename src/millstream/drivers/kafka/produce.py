@@ -64,8 +64,8 @@ class FailingProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         fatal = pending_exception()
-        cause = fatal.args[0] if isinstance(fatal, KafkaException) else error
-        if cause is not None:
+        if error is not None:
+            cause = fatal.args[0] if isinstance(fatal, KafkaException) else error
             self.failures.append((cause, message.topic(), message.partition()))
         if fatal is not None:
             raise fatal
