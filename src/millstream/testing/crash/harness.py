@@ -165,7 +165,7 @@ class _CrashRun:
         given, changes = self._topics.input, setup.app.changes
         self._watch = Watch(kafka, self._id, given, self._topics.output, splits=setup.app.splits)
         self._changes = Changes(changes, kafka.bootstrap_servers, given, self._state / self._id, setup.seed)
-        self._starts = self._failures = 0
+        self._starts = self._failures = self._struck_at_position = 0
         self.ends: list[str] = []  # the reasons why the application ended without being killed
         self._kills: list[Kill] = []
 
@@ -310,22 +310,12 @@ class _CrashRun:
         due = time.monotonic() + point.delay_ms / 1000
         self.until(lambda: time.monotonic() >= due, "the moment of a kill")
         hit = point.in_transaction and self._await_transaction()
-        struck_at = self._strike(
-            Kill(
-                point.target,
-                0,
-                None,
-                in_transaction=hit,
-                stopped_s=point.stop_s,
-                slowed=point.slow and point.stop_s > 0,
-            ),
-            point.choice,
-        )
-        before = self._watch.processed
-        if point.again is not None and self._before_progress(point.again, before):
-            self._strike(Kill(point.again.target, 0, None, again=point.again.moment), point.again.choice)
-            before = self._watch.processed
-        self.until(lambda: self._has_moved(before), f"a batch after the kill of {self._kills[-1].target}")
+        slowed = point.slow and point.stop_s > 0
+        kill = Kill(point.target, 0, None, in_transaction=hit, stopped_s=point.stop_s, slowed=slowed)
+        struck_at = self._strike(kill, point.choice)
+        if (again := point.again) is not None and self._comes_before_progress(again):
+            self._strike(Kill(again.target, 0, None, again=again.moment), again.choice)
+        self.until(self._has_moved, f"a batch after the kill of {self._kills[-1].target}")
         recovery_s = round(time.monotonic() - struck_at, 1)
         self._kills[-1] = replace(self._kills[-1], recovery_s=recovery_s)
 
@@ -335,21 +325,28 @@ class _CrashRun:
         self._kills.append(replace(kill, position=self._watch.processed, at_ms=host_clock()))
         victim = self._faults.strike(kill, choice)
         self._watch.look()
-        self._kills[-1] = replace(self._kills[-1], victim=victim, position=self._watch.processed)
+        self._struck_at_position = self._watch.processed
+        self._kills[-1] = replace(self._kills[-1], victim=victim, position=self._struck_at_position)
         return began
 
-    def _before_progress(self, again: Again, before: int) -> bool:
+    def _comes_before_progress(self, again: Again) -> bool:
         """Wait for the moment of a second kill; return whether it came before any progress."""
-        self.until(lambda: self._has_come(again) or self._has_moved(before), f"a {again.moment}")
-        return not self._has_moved(before)
+        self.until(lambda: self._has_come(again) or self._has_moved(), f"a {again.moment}")
+        return not self._has_moved()
 
     def _has_come(self, again: Again) -> bool:
         if again.moment == "transaction":
             return self._watch.transaction_is_open()
         return bool(self._program.victims(again.moment))
 
-    def _has_moved(self, before: int) -> bool:
-        return self._watch.processed > before or self.at_end()
+    def _has_moved(self) -> bool:
+        """Return whether there was progress since the last fault.
+
+        While no driver runs, the broker may still complete the last commit of the killed one, which is not progress.
+        """
+        if self._watch.processed > self._struck_at_position and not self._program.victims("driver"):
+            self._struck_at_position = self._watch.processed
+        return self._watch.processed > self._struck_at_position or self.at_end()
 
     def _await_transaction(self) -> bool:
         """Wait until a transaction is open or the workload has ended; return whether the workload has not ended."""
