@@ -25,6 +25,8 @@ _PAUSES_S: Final[Mapping[Change, tuple[float, float]]] = {"splits": (0.5, 5.0), 
 """The shortest and the longest time between two changes."""
 _WORK: Final = 2
 """The time between two changes is at least this multiple of the time that a change takes."""
+_RETRY_S: Final = 0.5
+"""The shortest time between a change that failed, because the application starts or recovers, and the next attempt."""
 
 
 @final
@@ -54,22 +56,29 @@ class Changes(threading.Thread):
     def run(self) -> None:
         assert self._kind is not None
         numbers = cycle(_WORKERS) if self._kind == "workers" else _ranges(self._chance)
-        number, took_s = next(numbers), 0.0
+        number, pause_s = next(numbers), self._pause_s()
         with self._changing() as change:
-            # On a slow machine, pauses are longer, so that the application also processes records.
-            while not self._closed.wait(max(self._chance.uniform(*_PAUSES_S[self._kind]), _WORK * took_s)):
+            while not self._closed.wait(pause_s):
                 began = time.monotonic()
+                pause_s = _RETRY_S
                 # A producer cancels a split, or the application is killed during a change and raises anything: the run goes on.
                 with suppress(Exception):
                     change(number)
                     self.done, number = self.done + 1, next(numbers)
-                took_s = time.monotonic() - began
+                    pause_s = self._pause_s()
+                # On a slow machine, pauses are longer, so that the application also processes records.
+                pause_s = max(pause_s, _WORK * (time.monotonic() - began))
 
     def close(self) -> None:
         """End after the change that is under way."""
         self._closed.set()
         if self.ident is not None:
             self.join()
+
+    def _pause_s(self) -> float:
+        """Return a time until the next change, seconds."""
+        assert self._kind is not None
+        return self._chance.uniform(*_PAUSES_S[self._kind])
 
     @contextmanager
     def _changing(self) -> Iterator[Callable[[int], object]]:
