@@ -3,13 +3,13 @@
 ``count`` gets the same number of updates again and again, in rounds of three kinds:
 
 * ``alone``: nothing is asked;
-* ``stub``: a thread of the program calls a function that does nothing, at a fixed rate, with random keys, 25 every 5 ms;
+* ``stub``: a thread of the program calls a function that does nothing, at a fixed rate, with random keys;
 * ``queried``: the same thread reads the keys from the store.
 
 A thread that asks thousands of times per second takes processor time itself, and interrupts micro-batches that keep all cores busy. The
 rounds with the stub show how much, so the difference between the other two is the cost of the answers. With ``--cores 1``, Spark leaves
 the other cores to the thread. The three rounds of each *turn* are in random order: the log is compacted every few micro-batches, which
-would otherwise always hit the same kind. A thread that wakes up every millisecond instead slows a micro-batch by 9 to 12 %, whatever it calls.
+would otherwise always hit the same kind.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ UPDATES: Final = 20_000
 ALONE, STUB, QUERIED = KINDS = ("alone", "stub", "queried")
 _WARMUPS: Final = 2
 _PAUSE_S: Final = 0.005
+"""The time between two wake-ups of the thread. Each interrupts a micro-batch: every millisecond, they cost more than the answers."""
 
 
 @dataclass
