@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from millstream.core.model.errors import CopyMovedError
-from millstream.core.ports import ByteStores, ParkedChanges, Version
-from millstream.core.queries.parked_view import Parked, ParkedView
+from millstream.core.ports import ByteStores, Version
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
-from millstream.drivers.directory import CopyDirectory
+from millstream.drivers.directory import CopyDirectory, ParkedColumns
+from millstream.drivers.parked_view import Parked, ParkedView
 
 
 class CopyQueries(ABC):
@@ -24,7 +24,7 @@ class CopyQueries(ABC):
         self._shown: ByteStores | None = None
         self._version: Version | None = None
         self._parked: tuple[tuple[Version, ...], Parked] = ((), Parked(()))
-        """The decoded changes of the last request, kept for the next one."""
+        """The changes of the last request, kept for the next one."""
 
     def view(self, known: Manifest) -> ByteStores:
         """Return a view of a committed state, valid until the next call of a method.
@@ -70,8 +70,8 @@ class CopyQueries(ABC):
 
     def _batches(
         self, versions: tuple[Version, ...], known: Manifest, version: Version | None
-    ) -> list[ParkedChanges]:
-        parked = [self._directory.parked(each) for each in versions]
+    ) -> list[ParkedColumns]:
+        parked = [self._directory.parked_columns(each) for each in versions]
         batches = [changes for changes in parked if changes is not None]
         if len(batches) < len(parked):
             raise self._directory.moved(known.current, version)

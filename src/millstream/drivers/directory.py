@@ -24,7 +24,9 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from millstream.core.model.errors import CopyMovedError, DamagedCopyError, StoreError
 from millstream.core.ports import RESTORING, ParkedChanges, Segments, StoreChange, Version
@@ -42,6 +44,17 @@ MISSING: Final = "the local copy is missing"
 OTHER_BOOT: Final = "the local copy was created before the operating system was restarted"
 OTHER_FORMAT: Final = "the local copy was created by another version of Millstream"
 DAMAGED: Final = "the local copy was damaged"
+
+
+class ParkedColumns(NamedTuple):
+    """The changes of a micro-batch as they were parked.
+
+    Attributes:
+        changes: Columns of segments by byte store: each in key order, all with different keys.
+    """
+
+    changes: Mapping[str, list[pa.Table]]
+    dropped: Collection[str]
 
 
 class CopyDirectory:
@@ -101,8 +114,13 @@ class CopyDirectory:
 
     def parked(self, version: Version) -> ParkedChanges | None:
         """Return the parked changes of exactly this version, or None if they are missing or damaged."""
+        columns = self.parked_columns(version)
+        return None if columns is None else _decoded(columns)
+
+    def parked_columns(self, version: Version) -> ParkedColumns | None:
+        """Return the parked changes of exactly this version as columns, or None if they are missing or damaged."""
         try:
-            return changes_of(self._file(version).read_bytes())
+            return _columns_in(self._file(version).read_bytes())
         except OSError:
             return None
         except StoreError as error:
@@ -181,6 +199,15 @@ def changes_of(data: bytes) -> ParkedChanges:
     Raises:
         StoreError: If the file is damaged.
     """
+    return _decoded(_columns_in(data))
+
+
+def _decoded(columns: ParkedColumns) -> ParkedChanges:
+    changes = {store: list(chain.from_iterable(newest(runs))) for store, runs in columns.changes.items()}
+    return ParkedChanges(changes, columns.dropped)
+
+
+def _columns_in(data: bytes) -> ParkedColumns:
     start = 4 + int.from_bytes(data[:4], "little")
     head = decode(data[4:start], "parked changes")
     if len(head) != 1 or head[0][0] != _HEAD or head[0][1] is None:
@@ -189,9 +216,8 @@ def changes_of(data: bytes) -> ParkedChanges:
     for store, sizes in header["stores"]:
         ends = list(accumulate(sizes, initial=start))
         parts, start = [data[first:last] for first, last in pairwise(ends)], ends[-1]
-        runs = [columns_of(part, f"parked changes of store {store!r}") for part in parts]
-        changes[store] = list(chain.from_iterable(newest(runs)))
-    return ParkedChanges(changes, header["dropped"])
+        changes[store] = [columns_of(part, f"parked changes of store {store!r}") for part in parts]
+    return ParkedColumns(changes, header["dropped"])
 
 
 def in_parts(

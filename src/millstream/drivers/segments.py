@@ -142,6 +142,31 @@ def _listed(changes: pa.Table) -> list[StoreChange]:
     return list(zip(changes["key"].to_pylist(), changes["value"].to_pylist()))
 
 
+class SortedChanges:
+    """Changes of one byte store in key order, at most one per key. Values become Python objects when they are asked for."""
+
+    def __init__(self, changes: pa.Table) -> None:
+        self._changes = changes
+        self._keys: list[bytes] = changes["key"].to_pylist()
+        self._values = changes["value"].combine_chunks()
+
+    def find(self, key: bytes) -> StoreChange | None:
+        """Return the change of a key, or None if it has not changed."""
+        position = bisect_left(self._keys, key)
+        if position < len(self._keys) and self._keys[position] == key:
+            return key, self._values[position].as_py()
+        return None
+
+    def scan(self, low: bytes | None, high: bytes | None, *, reverse: bool = False) -> Iterator[StoreChange]:
+        """Iterate in key order over ``low <= key < high``; None means unbounded."""
+        start = 0 if low is None else bisect_left(self._keys, low)
+        end = len(self._keys) if high is None else bisect_left(self._keys, high)
+        pieces = range(start, end, _TAKEN_AT_ONCE)
+        for first in reversed(pieces) if reverse else pieces:
+            piece = _listed(self._changes.slice(first, min(_TAKEN_AT_ONCE, end - first)))
+            yield from reversed(piece) if reverse else piece
+
+
 def divided_at(changes: pa.Table, bounds: Sequence[bytes]) -> list[pa.Table]:
     """Divide changes in key order into key ranges. The first range ends at the first bound."""
     if not bounds:

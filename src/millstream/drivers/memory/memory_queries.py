@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from millstream.core.model.errors import StoreError
 from millstream.core.ports import ByteStores, Version
-from millstream.core.queries.parked_view import Parked, ParkedView
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.segments.log import Manifest
 from millstream.drivers.directory import CopyDirectory
 from millstream.drivers.memory.content_file import PARKED_VERSIONS, contents, want_content
+from millstream.drivers.parked_view import Parked, ParkedView
 
 
 class MemoryQueries:
