@@ -144,8 +144,10 @@ def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) ->
     words.produce(200)
     running = apps.start(words.topology, processing_guarantee="exactly_once")
     assert not running.status().ranges
+    restored = []
     for workers in (4, 16, 3, 1):
         eventually(lambda: sum(running.status().lag.values()) == 0, "the words to be processed")
+        restored.append(running.metrics()["restored_changes"])
         words.produce(200)
         command = ["parallelism", apps.id, str(workers), "--state-dir", str(apps.home)]
         done = CliRunner().invoke(command_line, command)
@@ -155,6 +157,9 @@ def test_the_number_of_workers_changes_while_the_application_runs(apps: Apps) ->
     ranges = running.status().ranges
     assert [each.number for each in ranges.values()] == list(range(16))
     assert {tuple(each.positions.values()) for each in ranges.values()} == {(1_000,)}
+    assert len({*restored[1:], running.metrics()["restored_changes"]}) == 1, (
+        "only the division into ranges restores copies"
+    )
     with pytest.raises(SettingsError, match="parallelism=0: it must be a whole number from 1 to 256"):
         running.parallelism(0)
     running.stop()
