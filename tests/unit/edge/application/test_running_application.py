@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
+from pyspark.errors import PySparkException
 
 import millstream as ms
 from millstream.core.fanout.epochs import History
@@ -377,6 +378,23 @@ class TestLifeCycle:
         assert running.status().state == "stopped"
         assert running.await_termination(60)
 
+    def test_gives_everything_back_when_it_is_stopped_after_a_failure(
+        self, running: RunningApplication, tmp_path: Path
+    ) -> None:
+        """Once somebody had looked at the failure, a stop did nothing, and no start was possible in this process."""
+        running._run.query.current = cast("StreamingQuery", FailedQuery())
+        assert running.status().state == "failed"
+        running.stop()
+        assert (running.status().state, running.status().error) == ("failed", "the query has failed")
+        Lease.take(tmp_path, "app", "running").release()
+
+    def test_gives_everything_back_if_its_query_cannot_be_stopped(
+        self, running: RunningApplication, tmp_path: Path
+    ) -> None:
+        running._run.query.current = cast("StreamingQuery", UnstoppableQuery())
+        running._run.abandon()
+        Lease.take(tmp_path, "app", "running").release()
+
     def test_does_not_fail_after_the_end(self, running: RunningApplication) -> None:
         running._run.state.on(Event.QUERY_ENDED)
         running._run._fail(MillstreamError("too late"))
@@ -396,6 +414,18 @@ class Query:
 
     def exception(self) -> None:
         return None
+
+
+class FailedQuery(Query):
+    isActive = False  # noqa: N815 - Spark's name
+
+    def exception(self) -> MillstreamError:  # type: ignore[override]
+        return MillstreamError("the query has failed")
+
+
+class UnstoppableQuery(Query):
+    def stop(self) -> None:
+        raise PySparkException("the query did not end in time")
 
 
 class TestDraining:
