@@ -26,6 +26,49 @@ def test_python_m_millstream_runs_the_command() -> None:
     assert "python -m millstream [OPTIONS] COMMAND" in usage
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["describe", "examples.wordcount:topology"]]
+)
+def test_an_output_on_a_full_disk_ends_the_command_with_one_line(
+    arguments: list[str], buffered: bool
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = _with_output(full.fileno(), arguments, buffered=buffered)
+    assert done.stderr == "millstream: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("buffered", [True, False])
+def test_without_any_place_for_a_message_only_the_exit_code_remains(buffered: bool) -> None:
+    with Path("/dev/full").open("w") as full:
+        for arguments in (["--version"], ["describe", "examples.nothing:topology"]):
+            done = _with_output(full.fileno(), arguments, buffered=buffered, stderr=full.fileno())
+            assert done.returncode == 1
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("arguments", [["--version"], ["describe", "examples.wordcount:topology"]])
+def test_a_closed_pipe_ends_the_command_quietly(arguments: list[str], buffered: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = _with_output(writing, arguments, buffered=buffered)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def _with_output(
+    stdout: int, arguments: list[str], *, buffered: bool, stderr: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "-m", "millstream", *arguments]
+    return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, env=environment)
+
+
 def _completions(words: str) -> list[str]:
     """What bash is offered for the last of ``words``."""
     variables = {

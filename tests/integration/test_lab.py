@@ -15,6 +15,8 @@ from millstream.core.model.errors import (
     TopologyError,
 )
 
+from .helpers import eventually
+
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
@@ -134,3 +136,15 @@ def test_topics_and_stores_of_tables_are_written_and_shown(lab: ms.Lab) -> None:
     assert [row[3:] for row in lab.read("countries")] == [("de", "Germany")]
     assert lab.entries("versions").rows == (("tea", ms.VersionedRecord("2", 1_700_000_000_000)),)
     assert "<p>" in lab.store("no-such-store")._repr_html_()
+
+
+def test_a_lab_whose_application_has_failed_deploys_again(lab: ms.Lab) -> None:
+    """The failed application still had the lease, and the lab did not stop it."""
+    builder = ms.StreamsBuilder()
+    builder.stream("lines").map_values(int).to("numbers", value=ms.serdes.int64)
+    lab.deploy(builder.build())
+    lab.send("lines", "two")
+    eventually(lambda: lab.status().state == "failed", "the failure", within_s=60)
+    lab.deploy(words())
+    lab.wait()
+    assert dict(lab.entries("counts").rows) == {"two": 1}

@@ -16,6 +16,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +27,7 @@ from typing import final
 from millstream.core.model.errors import MillstreamError
 from millstream.drivers.java import ADVICE, MINIMUM_JAVA, look_for_java
 
+_POLL_S = 0.001
 _WATCH = 'read -r pid && { read -r released || kill -9 "$pid"; }'
 _LAUNCH = 'echo $$ >&0; exec "$@" </dev/null'
 
@@ -69,7 +72,7 @@ class TiedProcess:
     """A child process that ends with this Python process, even if this process is killed with SIGKILL.
 
     The child runs in its own session, so Ctrl-C in the terminal reaches only the parent. It ends with ``end()``, when the last reference to
-    this object is released, or when the parent exits. Use it from one thread at a time.
+    this object is released, or when the parent exits. Use it from one thread at a time; only :meth:`signal` is safe to use from several.
 
     Args:
         log: The file to which standard output and standard error are appended.
@@ -108,6 +111,8 @@ class TiedProcess:
                 start_new_session=True,
             )
         self._kill = weakref.finalize(self, _kill, os.getpid(), self._process, watchdog)
+        self._signalling = threading.RLock()  # a signal handler may resume the child, too
+        self._resumes = 0
 
     @property
     def pid(self) -> int:
@@ -127,12 +132,24 @@ class TiedProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child. Has no effect if the child has ended.
 
-        On Linux, SIGSTOP waits until all threads have stopped: on a busy machine, some of them run for a while after the signal.
+        On Linux, SIGSTOP waits until all threads have stopped: on a busy machine, some of them run for a while after the signal. The wait
+        ends early if another thread sends SIGCONT, because the child may then never stop.
         """
-        self._process.send_signal(number)
+        with self._signalling:
+            self._process.send_signal(number)
+            self._resumes += number == signal.SIGCONT
+            resumes = self._resumes
         if number == signal.SIGSTOP and sys.platform == "linux":
-            with suppress(ChildProcessError):  # it has ended
-                os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            while self._resumes == resumes and not self._has_stopped():
+                time.sleep(_POLL_S)
+
+    def _has_stopped(self) -> bool:
+        """Return whether all threads of the child have stopped, or the child has ended."""
+        try:
+            options = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+            return os.waitid(os.P_PID, self.pid, options) is not None
+        except ChildProcessError:  # it has ended
+            return True
 
     def end(self, *, grace_s: float = 0.0) -> None:
         """End the child and wait until it has exited. Has no effect if it already has.

@@ -45,6 +45,7 @@ _OWN: Final = {
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": SESSION_MS,
     "heartbeat.interval.ms": 1_000,
+    "max.poll.interval.ms": 300_000,  # the default; with a user's shorter one, a member could leave, or not be created at all
     "enable.auto.commit": False,
     "auto.offset.reset": "latest",
     "fetch.wait.max.ms": 5_000,

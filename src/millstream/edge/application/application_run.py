@@ -7,14 +7,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from millstream.core.model.errors import ControlError, MillstreamError
@@ -221,7 +220,10 @@ class ApplicationRun:
             # Before taking the lock, which a restart holds while it waits for a broker.
             self.state.on(Event.STOP_REQUESTED)
         with self.query.lock:
-            if self.state.now in FINAL or self.query.current is None:
+            if self.query.current is None:
+                return
+            if self.state.now in FINAL:  # after a failure that nobody has awaited, everything is still held
+                self.release()
                 return
             try:
                 self.query.stop(self.query.current, timeout_s)
@@ -235,9 +237,13 @@ class ApplicationRun:
     def abandon(self) -> None:
         """Stop the query immediately, and release everything."""
         query = self.query.current
-        with suppress(OSError, Py4JError):  # the JVM was killed
+        try:
             if query is not None and query.isActive:
                 query.stop()
+        except (OSError, Py4JError):  # the JVM was killed
+            pass
+        except PySparkException as error:  # the error before this one is raised
+            log.warning("the query could not be stopped: %s", error)
         self.release()
 
     def end_with(self, error: MillstreamError) -> None:

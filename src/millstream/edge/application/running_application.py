@@ -57,7 +57,8 @@ class RunningApplication:
 
         Records in flight in asynchronous operators are carried over to the next start. With a drain timeout, the application first
         stops reading external topics, and micro-batches continue until these records are finished. Records that are not finished in
-        time, or whose retry or delay is due later, are carried over.
+        time, or whose retry or delay is due later, are carried over. After a failure, it only releases what the application still holds, so
+        that this process can start it again.
 
         Args:
             timeout_s: How long the running micro-batch may take before the query is stopped in any case, seconds.

@@ -75,8 +75,10 @@ class Lease:
         except OSError as error:
             file.close()
             raise unwritable(home / _FILE, error) from None
-        lease = cls(path, file, {"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose})
-        lease.begin(_read(file).get("begun", ""))
+        begun = _read(file).get("begun", "")
+        own: _Holder = {"pid": os.getpid(), "host": socket.gethostname(), "purpose": purpose, "begun": begun}
+        lease = cls(path, file, own)
+        lease._write()
         return lease
 
     @property
@@ -89,8 +91,33 @@ class Lease:
 
         Raises:
             SettingsError: If the file cannot be written; the earlier id stays.
+            ApplicationRunningError: If another driver has replaced or overwritten the file; what it has written stays.
         """
+        try:
+            self._check_own()
+        except OSError as error:
+            self.release()
+            raise unwritable(self._path, error) from None
         self._holder["begun"] = checkpoint
+        self._write()
+
+    def _check_own(self) -> None:
+        """Check that the file still is the one that this lease has locked, with the record of this process.
+
+        It is another one if somebody has deleted the directory, and has another record if its file system does not support locks.
+        """
+        with self._path.open(encoding="utf-8") as file:
+            in_place, found = os.path.sameopenfile(file.fileno(), self._file.fileno()), _read(file)
+            if in_place and found in ({}, self._holder):
+                return
+            holder = _holder(file)
+        self.release()
+        raise ApplicationRunningError(
+            f"another driver has taken over {self._path}: {holder}. The directory was deleted while this driver was using it, or is on a "
+            "file system without locks. Run only one of them, with state_dir on a local disk"
+        )
+
+    def _write(self) -> None:
         try:
             self._file.seek(0)
             json.dump(self._holder, self._file)

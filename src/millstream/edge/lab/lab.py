@@ -99,6 +99,8 @@ class Lab:
         if self._at_work:
             self.running.edit(topology, renamed_stores=renamed_stores)
         else:
+            if self._running is not None:  # it has failed, and still has the lease
+                self._running.stop()
             self._running = application.start()
         self._topology = topology
         return self

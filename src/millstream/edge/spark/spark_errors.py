@@ -2,11 +2,12 @@
 
 An error of Millstream that passed through Spark is recovered unchanged. Spark's own errors about the checkpoint are explained as a full
 disk or as damage, because Spark names neither the full disk nor a remedy. All other errors keep the first part of Spark's message,
-without plans and offsets.
+without plans, offsets and the stack of Java.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from typing import Final, Literal, TypeAlias
@@ -36,6 +37,9 @@ _DAMAGE: Final = (
 _NO_DAMAGE: Final = ("UNRELEASED_THREAD_ERROR", "OUT_OF_MEMORY")
 """State could not be loaded because of a thread or the memory of the JVM. The checkpoint is intact, and another query can read it."""
 
+_CALL: Final = re.compile(r"An error occurred while calling [^\n]*\n: ")
+_CAUSE: Final = "Caused by: "
+
 _Trouble: TypeAlias = Literal["writing", "damage"]
 
 
@@ -43,7 +47,13 @@ def explained(error: Exception, checkpoint: str) -> MillstreamError:
     """Translate any error that ends a query, or with which its start fails, into an error of Millstream."""
     if isinstance(error, MillstreamError):
         return error
-    return spark_is_gone(error) if is_unanswered(error) else translated(str(error), checkpoint)
+    if is_unanswered(error):
+        return spark_is_gone(error)
+    try:
+        text = str(error)
+    except (OSError, Py4JError) as gone:  # only the JVM has the text of its exceptions
+        return spark_is_gone(gone)
+    return translated(text, checkpoint)
 
 
 def start_error(error: BaseException, checkpoint: str) -> SparkRuntimeError | None:
@@ -64,8 +74,7 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
     ours = find_error(text)
     if ours is not None:
         return ours
-    message = _message(text)
-    trouble = _trouble(message)
+    trouble, message = _trouble(_message(text)), _without_stack(_message(text))
     if trouble == "writing":
         return SparkRuntimeError(
             f"Spark cannot write the checkpoint {checkpoint}. Either a disk is full: {_disks(checkpoint, usage)}. Or another program writes to the "
@@ -102,6 +111,16 @@ def is_unanswered(error: BaseException) -> bool:
 def _message(text: str) -> str:
     """Return Spark's message without the plans and offsets after it."""
     return text.split("=== Streaming Query ===")[0].strip()
+
+
+def _without_stack(message: str) -> str:
+    """Return the first line of a Java exception that Py4J has passed on, with its last cause; return other messages unchanged."""
+    call = _CALL.match(message)
+    if call is None:
+        return message
+    first, *lines = message[call.end() :].splitlines() or [message]
+    causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
+    return f"{first} ({causes[-1]})" if causes else first
 
 
 def _trouble(message: str) -> _Trouble | None:

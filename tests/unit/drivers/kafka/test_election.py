@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
@@ -15,11 +16,15 @@ from millstream.core.model.errors import MillstreamError
 from millstream.drivers.kafka import election as module
 from millstream.drivers.kafka.election import Election
 
+_SHORT_TIMES = {"bootstrap.servers": "here:1", "session.timeout.ms": 3_000, "max.poll.interval.ms": 3_000}
+"""Settings of a user, which no other client uses: Spark assigns the partitions to tasks."""
+
 
 class Consumer:
     """A consumer whose messages, usually errors, come from the test."""
 
     def __init__(self, settings: Any) -> None:
+        self.settings = settings
         self.messages: queue.Queue[Any] = queue.Queue()
 
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
@@ -43,7 +48,7 @@ def candidate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Election]:
     monkeypatch.setattr(module, "Consumer", Consumer)
     monkeypatch.setattr(module, "living_drivers", lambda broker, application_id: [])
     broker: Any = SimpleNamespace(ensure_topic=lambda *_: 1, servers="here:1")
-    made = Election({}, broker, "shop", 1)
+    made = Election(_SHORT_TIMES, broker, "shop", 1)
     yield made
     made.leave()
 
@@ -92,3 +97,12 @@ def test_a_topic_with_several_partitions_is_refused(monkeypatch: pytest.MonkeyPa
     broker: Any = SimpleNamespace(ensure_topic=lambda *_: 3, servers="here:1")
     with pytest.raises(MillstreamError, match="'shop-driver' has 3 partitions"):
         Election({}, broker, "shop", 1)
+
+
+def test_a_candidate_has_its_own_times_whatever_the_settings_are(candidate: Election) -> None:
+    """The client refused the longer session beside a shorter interval: no standby started, and a single driver saw no others."""
+    consumer: Any = candidate._consumer
+    settings = {name: value for name, value in consumer.settings.items() if not callable(value)}
+    confluent_kafka.Consumer({**settings, "log_level": 0}).close()
+    assert settings["session.timeout.ms"] == module.SESSION_MS
+    assert settings["max.poll.interval.ms"] >= 10 * module.SESSION_MS

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
+from pyspark.errors import PySparkException
 
 import millstream as ms
 from millstream.core.fanout.epochs import History
@@ -39,6 +40,7 @@ from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.checkpoint.continuity import continuity
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.flow_control import FlowControl, FlowLimits
+from unit.edge.spark.test_spark_errors import thrown
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -377,6 +379,53 @@ class TestLifeCycle:
         assert running.status().state == "stopped"
         assert running.await_termination(60)
 
+    def test_gives_everything_back_when_it_is_stopped_after_a_failure(
+        self, running: RunningApplication, tmp_path: Path
+    ) -> None:
+        """Once somebody had looked at the failure, a stop did nothing, and no start was possible in this process."""
+        running._run.query.current = cast("StreamingQuery", FailedQuery())
+        assert running.status().state == "failed"
+        running.stop()
+        assert (running.status().state, running.status().error) == ("failed", "the query has failed")
+        Lease.take(tmp_path, "app", "running").release()
+
+    def test_gives_everything_back_if_its_query_cannot_be_stopped(
+        self, running: RunningApplication, tmp_path: Path
+    ) -> None:
+        running._run.query.current = cast(
+            "StreamingQuery", UnstoppableQuery(PySparkException("the query did not end in time"))
+        )
+        running._run.abandon()
+        Lease.take(tmp_path, "app", "running").release()
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            (
+                "java.lang.RuntimeException: no query\n\tat a.b.C.d(C.java:1)\n",
+                "java.lang.RuntimeException: no query",
+            ),
+            (None, "its JVM does not answer"),
+        ],
+        ids=["exception", "no JVM"],
+    )
+    def test_fails_with_one_line_if_a_change_of_its_workers_fails(
+        self, running: RunningApplication, caplog: pytest.LogCaptureFixture, text: str | None, reason: str
+    ) -> None:
+        """It logged an error of Py4J, or failed with one and the stack of Java."""
+        run = running._run
+        run.state.on(Event.FIRST_BATCH_COMMITTED)
+        run.query.current = cast("StreamingQuery", UnstoppableQuery(thrown(text)))
+        run.query.between_batches.set()
+        with caplog.at_level(logging.WARNING, "millstream"):
+            run.query.restart("more workers")  # in a thread without a caller
+        assert running.status().state == "failed"
+        assert caplog.messages == ["restarting the query: more workers"]
+        error = running.status().error
+        assert error is not None
+        assert reason in error
+        assert "\n" not in error
+
     def test_does_not_fail_after_the_end(self, running: RunningApplication) -> None:
         running._run.state.on(Event.QUERY_ENDED)
         running._run._fail(MillstreamError("too late"))
@@ -396,6 +445,21 @@ class Query:
 
     def exception(self) -> None:
         return None
+
+
+class FailedQuery(Query):
+    isActive = False  # noqa: N815 - Spark's name
+
+    def exception(self) -> MillstreamError:  # type: ignore[override]
+        return MillstreamError("the query has failed")
+
+
+class UnstoppableQuery(Query):
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def stop(self) -> None:
+        raise self._error
 
 
 class TestDraining:

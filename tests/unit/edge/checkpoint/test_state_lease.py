@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,3 +100,32 @@ def test_a_file_that_is_not_whole_remembers_nothing(tmp_path: Path) -> None:
     Lease.take(tmp_path, "app", "running").release()
     (tmp_path / "lock").write_text('{"begun": "5f')
     assert Lease.take(tmp_path, "app", "running").begun_checkpoint == ""
+
+
+@pytest.mark.parametrize("replaced", ["directory", "record"])
+def test_does_not_overwrite_what_another_driver_has_written(tmp_path: Path, replaced: str) -> None:
+    """Somebody deleted the directory and started a second driver, or the file system has no locks. The first one noticed nothing."""
+    home = tmp_path / "app"
+    lease = Lease.take(home, "app", "running")
+    lease.begin("5f3a")
+    if replaced == "directory":
+        shutil.rmtree(home)
+        other = Lease.take(home, "app", "resetting")
+        other.begin("77aa")
+        holder = "(resetting)"
+    else:
+        (home / "lock").write_text('{"pid": 1, "host": "elsewhere", "purpose": "running", "begun": "77aa"}')
+        holder = "process 1 on elsewhere (running)"
+    with pytest.raises(ApplicationRunningError) as caught:
+        lease.begin("5f3b")
+    assert holder in caught.value.message
+    assert str(home / "lock") in caught.value.message
+    assert json.loads((home / "lock").read_text())["begun"] == "77aa"
+    assert not lease.is_held
+
+
+def test_notices_that_its_directory_was_deleted(tmp_path: Path) -> None:
+    lease = Lease.take(tmp_path / "app", "app", "running")
+    shutil.rmtree(tmp_path / "app")
+    with pytest.raises(SettingsError, match=r"lock' cannot be written: No such file or directory"):
+        lease.begin("5f3a")

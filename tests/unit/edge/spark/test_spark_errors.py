@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError, escape_new_line
 from pyspark.errors import IllegalArgumentException
 
 from millstream.core.model.errors import CheckpointError, SparkRuntimeError, StoreError
@@ -144,3 +144,53 @@ def test_errors_that_are_explained_already_are_not_explained_again() -> None:
 
 def test_other_errors_keep_the_text_of_spark() -> None:
     assert "Spark reports: something else" in explained(RuntimeError("something else"), "/nowhere").message
+
+
+class Jvm:
+    """The connection to a JVM that has thrown an exception."""
+
+    def __init__(self, text: str | None) -> None:
+        self._gateway_client = self
+        self._target_id = "o42"
+        self._text = text
+
+    def send_command(self, command: str) -> str:
+        if self._text is None:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return f"ys{escape_new_line(self._text)}"
+
+
+def thrown(text: str | None) -> Py4JJavaError:
+    """Return an exception that Spark has thrown, with its text in the JVM; None if the JVM has ended since."""
+    return Py4JJavaError("An error occurred while calling o40.start.\n", Jvm(text))
+
+
+STACK = (
+    "\n\tat org.apache.spark.sql.X.start(X.scala:1)\n\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+)
+
+
+def test_a_restart_that_fails_in_java_is_explained_in_one_line() -> None:
+    """After a change of the number of workers, the application failed with an error of Py4J and a hundred lines of Java."""
+    text = f"java.lang.IllegalStateException: SparkContext was stopped{STACK}Caused by: java.io.IOException: no route{STACK}\t... 9 more\n"
+    assert explained(thrown(text), "/nowhere").message.endswith(
+        "Spark reports: java.lang.IllegalStateException: SparkContext was stopped (java.io.IOException: no route)"
+    )
+    assert explained(thrown(f"java.lang.RuntimeException: no query{STACK}"), "/nowhere").message.endswith(
+        "Spark reports: java.lang.RuntimeException: no query"
+    )
+
+
+def test_the_cause_of_an_exception_in_java_is_looked_at() -> None:
+    text = f"java.lang.RuntimeException: no query{STACK}Caused by: java.io.IOException: No space left on device{STACK}"
+    error = explained(thrown(text), "file:///here")
+    assert "Spark cannot write the checkpoint file:///here" in error.message
+    assert "\tat" not in error.message
+    with pytest.raises(SparkRuntimeError) as crossed, crossing():
+        raise StoreError("no such store")
+    assert type(explained(thrown(f"{text}Caused by: {crossed.value}"), "/nowhere")) is StoreError
+
+
+def test_an_exception_of_a_jvm_that_has_ended_since_is_explained() -> None:
+    """Only the JVM has its text. Asked for it, Py4J raised another error, which was logged as it was."""
+    assert "Spark has ended: its JVM does not answer" in explained(thrown(None), "/nowhere").message

@@ -9,9 +9,11 @@ the tasks of a host take turns.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -29,7 +31,12 @@ from millstream.drivers.spark.executor.global_restore import (
 from millstream.drivers.spark.executor.restore_progress import RestoreListener
 from millstream.drivers.spark.spec import TopologySpec
 
+log = logging.getLogger("millstream.state")
+
 _LOCK: Final = "lock"
+_WAIT_S: Final = 60.0
+"""After this time, a wait for a lock is logged, and again each time that it has passed."""
+_LONGEST: Final = 100
 
 
 @dataclass(frozen=True)
@@ -113,19 +120,26 @@ class GlobalStores:
 
 
 class HostLock:
-    """A lock between the processes of a host, on a file that is created if missing."""
+    """A lock between the processes of a host, on a file that is created if missing and contains the process that holds it.
 
-    def __init__(self, path: Path) -> None:
+    A wait has no limit: the holder may be restoring a large copy, or be a task with a long micro-batch, and the lock ends with its process.
+
+    Args:
+        wait_s: After this time, a wait is logged, and again each time that it has passed.
+    """
+
+    def __init__(self, path: Path, wait_s: float = _WAIT_S) -> None:
         self._path = path
+        self._wait_s = wait_s
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Waits while another process holds it."""
+        """Take the lock. Waits while another process holds it, and logs which one if that takes long."""
         try:
             while self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
-                fcntl.flock(self._file, fcntl.LOCK_EX)
+                self._lock(self._file)
                 if not self._is_in_place():  # the directory was deleted after the file was opened
                     self.release()
         except OSError as error:
@@ -135,6 +149,41 @@ class HostLock:
                 "that the disk has space and that the directory belongs to this user, or choose another with the setting "
                 "state_dir"
             ) from error
+
+    def _lock(self, file: int) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with self._logged_wait(file):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # without the process id on a full disk
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
+
+    @contextmanager
+    def _logged_wait(self, file: int) -> Iterator[None]:
+        over = threading.Event()
+
+        def report() -> None:
+            waited_s = 0.0
+            while not over.wait(self._wait_s):
+                waited_s += self._wait_s
+                holder = os.pread(file, _LONGEST, 0).decode(errors="replace") or "unknown"
+                log.warning(
+                    "waiting for %.0f s for the lock of a global store's copy, %s, which process %s holds: it restores the copy or runs a "
+                    "task. If it hangs, end it; the lock ends with it",
+                    waited_s,
+                    self._path,
+                    holder,
+                )
+
+        reporting = threading.Thread(target=report, name="millstream-lock", daemon=True)
+        reporting.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reporting.join()
 
     def release(self) -> None:
         if self._file is not None:

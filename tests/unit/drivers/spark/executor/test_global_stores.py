@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 import threading
@@ -350,6 +351,24 @@ class TestProcessesOfAHost:
         lock.release()
         lock.release()
         holder.join()
+
+    def test_say_for_which_process_they_wait(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """A task whose neighbour hung waited for ever, and nothing showed for what."""
+        path = tmp_path / "lock"
+        first, second = HostLock(path), HostLock(path, wait_s=0.01)
+        first.acquire()
+        waiting = threading.Thread(target=second.acquire)
+        with caplog.at_level(logging.WARNING, "millstream.state"):
+            waiting.start()
+            while len(caplog.messages) < 2:
+                waiting.join(0.01)
+        first.release()
+        waiting.join(10)
+        second.release()
+        assert (
+            f"for the lock of a global store's copy, {path}, which process {os.getpid()} holds"
+            in caplog.messages[1]
+        )
 
     def test_do_not_trust_a_lock_whose_file_was_deleted(self, tmp_path: Path) -> None:
         path = tmp_path / "lock"
