@@ -10,7 +10,10 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 from msgspec.inspect import (
     AnyType,
+    ByteArrayType,
+    BytesType,
     CustomType,
+    MemoryViewType,
     NamedTupleType,
     StructType,
     TupleType,
@@ -24,6 +27,7 @@ _HIDDEN: Final = b'"**********"'
 _SECRET: Final = '"writeOnly": true'
 """How pydantic writes a secret that is not empty, and what it says about one in a JSON Schema."""
 _CACHE: Final = "__msgspec_cache__"
+_BYTES: Final = (BytesType, ByteArrayType, MemoryViewType, AnyType)
 _TUPLES: Final = (TupleType, VarTupleType, NamedTupleType, AnyType)
 
 
@@ -86,6 +90,13 @@ def may_have_tuples(of: type[Any]) -> bool:
     parts = parts_of(of)
     drop_caches(of)
     return any(isinstance(part, _TUPLES) for part in parts)
+
+
+def may_have_bytes(of: type[Any]) -> bool:
+    """Return whether objects of a dataclass may contain bytes, which msgspec writes to JSON in base64."""
+    parts = parts_of(of)
+    drop_caches(of)
+    return any(isinstance(part, _BYTES) for part in parts)
 
 
 def written_names(of: type[Any]) -> dict[str, str]:

@@ -30,6 +30,8 @@ from millstream.drivers.schemas.readable_types import (
     forget,
     has_secrets,
     is_pydantic,
+    is_pydantic_dataclass,
+    may_have_bytes,
     may_have_tuples,
     types_of_fields,
     written_names,
@@ -163,9 +165,31 @@ def from_plain(of: type[Any]) -> Callable[[Any], Any]:
         validate: Callable[[Any], Any] = by_name_or_alias(partial(of.model_validate, strict=False))
         return validate
 
+    if is_pydantic_dataclass(of) and not may_have_bytes(of):
+        return _validating(of)
+
     def convert(data: Any) -> Any:
         return msgspec.convert(data, of, builtin_types=_KEPT, strict=False)
 
+    return _forgetting(of, _converting_and_validating(of, convert) if is_pydantic_dataclass(of) else convert)
+
+
+def _validating(of: type[Any]) -> Callable[[Any], Any]:
+    """Return the validation of a pydantic dataclass, which msgspec would leave out."""
+    from pydantic import TypeAdapter
+
+    validate: Callable[[Any], Any] = by_name_or_alias(partial(TypeAdapter(of).validate_python, strict=False))
+    return validate
+
+
+def _converting_and_validating(of: type[Any], convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a validation for a type with bytes, which only msgspec reads as it writes them to JSON."""
+    validate = _validating(of)
+    return lambda data: validate(msgspec.to_builtins(convert(data), builtin_types=_KEPT))
+
+
+def _forgetting(of: type[Any], convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a conversion that removes what msgspec stores in classes that are pickled with their attributes."""
     owners = [owner for owner in classes_of(of) if _is_pickled_with_attributes(owner)]
     if not owners:
         return convert

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from millstream.core.model.errors import SerdeError, SettingsError
 from millstream.drivers.schemas.record_types import avro_schema, from_plain, json_schema, to_plain
@@ -118,6 +119,47 @@ class Strict(BaseModel):
     day: date
     size: Size
     id: UUID
+
+
+@pydantic_dataclass
+class Coupon:
+    cents: Annotated[int, Field(gt=0)]
+    until: date
+    size: Size = Size.SMALL
+    code: str = ""
+    issued: datetime | None = None
+    tags: set[str] = field(default_factory=set)
+    others: list[Coupon] = field(default_factory=list)
+
+    @field_validator("code")
+    @classmethod
+    def _stripped(cls, code: str) -> str:
+        return code.strip()
+
+
+@pydantic_dataclass
+class SignedCoupon(Coupon):
+    signature: bytes = b""
+
+
+COUPON: dict[str, Any] = {"cents": 5, "until": date(2026, 1, 2), "issued": datetime(2026, 1, 2, tzinfo=UTC)}
+
+
+@pytest.mark.parametrize(
+    "coupon",
+    [
+        Coupon(**COUPON, tags={"a"}, others=[Coupon(**COUPON, code="b")]),
+        SignedCoupon(**COUPON, signature=b"\xff\x00"),
+    ],
+)
+def test_a_pydantic_dataclass_is_validated_when_it_is_read(coupon: Coupon) -> None:
+    of = type(coupon)
+    read, plain = from_plain(of), json.loads(json.dumps(to_plain(of, keep=False)(coupon)))
+    assert through_avro(of, coupon) == coupon
+    assert read(plain) == coupon
+    assert read({**plain, "code": " c "}).code == "c"
+    with pytest.raises(ValidationError, match="greater than 0"):
+        read({**plain, "others": [{**plain, "cents": -5}]})
 
 
 def test_strict_models_come_back() -> None:
