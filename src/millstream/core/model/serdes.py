@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
@@ -50,6 +50,7 @@ class Serde(Generic[T]):
     Attributes:
         name: Name of the format in errors, in ``describe()`` and in the checkpoint.
         serialize: Object to bytes, or None for a value that counts as null. Raises SerdeError or TypeError if the object does not fit.
+            Its results are not checked; those of a serde created by :func:`of` are.
         deserialize: Bytes to object. Raises any exception if the bytes do not fit.
         immutable: Whether the objects are immutable.
         accepts: Exact types whose objects always fit and are never serialised to None. A store accepts such objects without
@@ -79,18 +80,21 @@ class Serde(Generic[T]):
 
 @dataclass(frozen=True)
 class _Bytes:
-    """A user's function that serialises: refuses what a topic or a store cannot contain, where the function is known."""
+    """A user's function that serialises: refuses what a topic or a store cannot contain, where the function is known.
+
+    ``null`` is whether it may return None. It is not compared, because the bytes are the same.
+    """
 
     serde: str
     function: Callable[..., Any]
+    null: bool = field(default=True, compare=False)
 
     def __call__(self, data: Any, *context: SerdeContext) -> Any:
         done = self.function(data, *context)
-        if done is None or isinstance(done, builtins.bytes):
+        if isinstance(done, builtins.bytes) or (done is None and self.null):
             return done
-        raise SerdeError(
-            f"serialize of the serde {self.serde!r} returned {type(done).__name__}, not bytes; correct the function"
-        )
+        what = "None where a null is impossible" if done is None else f"{type(done).__name__}, not bytes"
+        raise SerdeError(f"serialize of the serde {self.serde!r} returned {what}; correct the function")
 
 
 @checked
@@ -106,7 +110,7 @@ def of(
     """Create a serde from two functions.
 
     Args:
-        serialize: Object to bytes; never called with None. It may return None for a value; a store then deletes the key.
+        serialize: Object to bytes; never called with None. It may return None for null, but not for a key of a store.
         deserialize: Bytes to object; never called with None.
         name: Name of the format, which a store records. Change the name when the format changes.
         immutable: True only if objects of this type cannot be changed in place.
@@ -165,6 +169,14 @@ def in_context(
     write = _Bytes(name, serialize)
     contextual = write, deserialize
     return Serde(name, _Alone(write), _Alone(deserialize), contextual=contextual, parse=parse)
+
+
+def never_null(serde: Serde[T]) -> Serde[T]:
+    """Return an equal serde that raises a SerdeError if a user's function returns None, for keys of stores and for parts of keys."""
+    write = serde.serialize
+    if isinstance(write, _Alone) and isinstance(write.function, _Bytes):
+        return replace(serde, serialize=_Alone(replace(write.function, null=False)))
+    return replace(serde, serialize=replace(write, null=False)) if isinstance(write, _Bytes) else serde
 
 
 def serialize_for_topic(
@@ -340,12 +352,11 @@ def time_windowed(key: Serde[T], size: Duration | Windows) -> Serde[Windowed[T]]
         >>> serde.deserialize(_)
         Windowed(key='a', start=5, end=1005)
     """
+    write, read = never_null(key).serialize, key.deserialize
     parts = (
-        _formats.CalendarWindowedFormat(key.serialize, key.deserialize, size.size_ms, size)
+        _formats.CalendarWindowedFormat(write, read, size.size_ms, size)
         if isinstance(size, Windows)
-        else _formats.TimeWindowedFormat(
-            key.serialize, key.deserialize, not_negative("the size of windows", size)
-        )
+        else _formats.TimeWindowedFormat(write, read, not_negative("the size of windows", size))
     )
     return Serde(f"time_windowed({key.name})", parts.write, parts.read, key.immutable)
 
@@ -385,5 +396,5 @@ def session_windowed(key: Serde[T]) -> Serde[Windowed[T]]:
         >>> serde.deserialize(_)
         Windowed(key='a', start=5, end=7)
     """
-    parts = _formats.SessionWindowedFormat(key.serialize, key.deserialize)
+    parts = _formats.SessionWindowedFormat(never_null(key).serialize, key.deserialize)
     return Serde(f"session_windowed({key.name})", parts.write, parts.read, key.immutable)

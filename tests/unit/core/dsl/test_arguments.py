@@ -20,7 +20,7 @@ from millstream.core import dsl
 from millstream.core.model import serdes as core_serdes
 from millstream.core.model.errors import ArgumentError, TopologyError
 
-INSIDE = ("Graph", "Names", "Printing", "change")
+INSIDE = ("Graph", "Names", "Printing", "change", "never_null")
 """What is in these modules and no user meets."""
 
 

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 import millstream as ms
-from millstream.core.model.errors import ArgumentError, SerdeError
+from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.model.errors import ArgumentError, ProcessingError, SerdeError
 from millstream.core.model.serdes import SerdeContext, change, quickly, serialize_for_topic
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
@@ -245,6 +247,55 @@ def test_a_serde_of_ones_own_may_write_null_and_equals_one_of_the_same_functions
 
     assert ms.serdes.of(null, bytes.decode).serialize("a") is None
     assert ms.serdes.of(null, bytes.decode) == ms.serdes.of(null, bytes.decode)
+
+
+NULL: Any = ms.serdes.of(lambda value: None, bytes.decode, name="own")  # type: ignore[arg-type, return-value]
+NULL_IN_CONTEXT: Any = ms.serdes.in_context(
+    lambda value, context: None,  # type: ignore[arg-type, return-value]
+    lambda data, context: data.decode(),
+    name="own",
+)
+WINDOWS = ms.JoinWindows(5, 5, 0)
+KEPT_BY: dict[str, Callable[[ms.StreamsBuilder], Any]] = {
+    "a count": lambda builder: builder.stream("in").group_by_key(key=NULL).count(),
+    "a count, serde in context": lambda builder: (
+        builder.stream("in").group_by_key(key=NULL_IN_CONTEXT).count()
+    ),
+    "a count in windows": lambda builder: (
+        builder.stream("in").group_by_key(key=NULL).windowed_by(ms.TumblingWindows(10, grace=0)).count()
+    ),
+    "a lookup": lambda builder: builder.stream("in").join(builder.table("rows", key=NULL), max),
+    "a stream that is joined": lambda builder: builder.stream("in", value=NULL).left_join(
+        builder.stream("other"), max, windows=WINDOWS
+    ),
+}
+
+
+@pytest.mark.parametrize("commit_every", [1, 20])
+@pytest.mark.parametrize("keep", KEPT_BY.values(), ids=KEPT_BY)
+def test_null_where_a_store_needs_bytes_names_the_serde_and_follows_the_policy(
+    keep: Any, commit_every: int
+) -> None:
+    builder = ms.StreamsBuilder()
+    keep(builder)
+    topology = builder.build()
+
+    def run(**options: Any) -> None:
+        with ms.testing.TopologyTestDriver(topology, commit_every=commit_every, **options) as driver:
+            for _ in range(20):
+                driver.pipe("in", b"a", b"b")
+
+    with pytest.raises(
+        ProcessingError, match="serialize of the serde 'own' returned None where a null is impossible"
+    ):
+        run()
+    run(policies=ErrorPolicies(process="skip"))
+
+
+def test_a_windowed_key_is_not_null() -> None:
+    for serde in (ms.serdes.time_windowed(NULL, 5), ms.serdes.session_windowed(NULL)):
+        with pytest.raises(SerdeError, match="'own' returned None where a null is impossible"):
+            serde.serialize(ms.Windowed("a", 0, 5))
 
 
 class TestInContext:

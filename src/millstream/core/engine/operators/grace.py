@@ -26,6 +26,7 @@ from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
 from millstream.core.model.ids import TopicPartition
 from millstream.core.model.record import Headers, RecordMetadata, Times
+from millstream.core.model.serdes import never_null
 from millstream.core.state.keys import entry_prefix, pack_time, split, time_at
 from millstream.core.topology import join_nodes as j
 
@@ -101,7 +102,7 @@ class _GraceBuffer:
     def __init__(self, node: j.GraceBuffer, runtime: Runtime) -> None:
         self._store = runtime.stores[node.store.name]
         self._memory = runtime.memory(node.remembered_as)
-        self._key, self._value = node.key, node.value
+        self._key, self._value = never_null(node.key), never_null(node.value)
         self._origin = runtime.metadata
 
     def put(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from millstream.core.engine.punctuate import NEVER
 from millstream.core.engine.runtime import Runtime
+from millstream.core.model.serdes import never_null
 from millstream.core.topology.join_nodes import StreamJoin
 from millstream.core.topology.stores import StoreSpec
 
@@ -48,7 +49,7 @@ class Unmatched:
         self._joiner = node.joiner
         self._left = node.left
         self._specs = (node.other, node.mine) if node.left else (node.mine, node.other)
-        self._own = node.mine
+        self._key_bytes, self._value_bytes = node.mine.key.serialize, never_null(node.mine.value).serialize
         self._other_key = node.other.key.serialize
         self._closes = (times.closes(left=False), times.closes(left=True))
         self._final, self._interval = times.final, times.interval
@@ -59,8 +60,8 @@ class Unmatched:
         self._empty_is_due = not times.final and times.interval > 0 and self._soonest > 0
 
     def add(self, key: Any, value: Any, timestamp: int) -> None:
-        entry_key = _KEY.pack(timestamp, self._left) + self._own.key.serialize(key)
-        data = self._own.value.serialize(value)
+        entry_key = _KEY.pack(timestamp, self._left) + self._key_bytes(key)
+        data = self._value_bytes(value)
         self._store.put(entry_key, (self._store.get(entry_key) or b"") + _LENGTH.pack(len(data)) + data)
         self._memory["first"] = min(self._memory.get("first", NEVER), timestamp)
 

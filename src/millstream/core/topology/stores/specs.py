@@ -15,7 +15,7 @@ from millstream.core.model.arguments import checked_constructor
 from millstream.core.model.calendars import Windows
 from millstream.core.model.durations import Duration, millis
 from millstream.core.model.errors import TopologyError
-from millstream.core.model.serdes import Serde
+from millstream.core.model.serdes import Serde, never_null
 from millstream.core.model.topics import checked_name, checked_topic_config
 
 Engine = Literal["lmdb", "rocksdb", "memory"]
@@ -77,6 +77,7 @@ class StoreSpec:
 
     def __post_init__(self) -> None:
         checked_name(self.name, "store")
+        object.__setattr__(self, "key", never_null(self.key))
         _one_of(self.name, "engine", self.engine, (None, *get_args(Engine)))
         _one_of(self.name, "changelog", self.changelog, get_args(Changelog))
         try:
