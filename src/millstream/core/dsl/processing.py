@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, Unpack, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from millstream.core.asynchronous.effects import CallContext
 from millstream.core.dsl.handle import StreamHandle
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.core.dsl.forward import KStream
 
 
+_P = TypeVar("_P", bound=Process)
 _KINDS: Final[dict[type[Process], tuple[str, str]]] = {
     Process: ("KSTREAM-PROCESSOR", "process"),
     ProcessValues: ("KSTREAM-PROCESSVALUES", "process-values"),
@@ -97,7 +99,9 @@ class ProcessableStream(StreamHandle[K, V]):
 
         Args:
             supplier: As in :meth:`process`; it must forward records with the key of its input. Another key fails the record, because
-                the record would reach the partition, and the state, of other keys. Records that a punctuator forwards are not checked.
+                the record would reach the partition, and the state, of other keys. Another object is the same key if the stream's key
+                serde writes the same bytes for it; if the serde is not known here, it must have the same type and be equal. Records
+                that a punctuator forwards are not checked.
             stores: As in :meth:`process`.
             key_local: As in :meth:`process`.
             name: Name of the node.
@@ -122,18 +126,19 @@ class ProcessableStream(StreamHandle[K, V]):
             >>> [record.value for record in driver.read("out")]
             ['V']
         """
-        node = self._processor(ProcessValues, supplier, stores, name, key_local=key_local)
+        plain = self._processor(ProcessValues, supplier, stores, name, key_local=key_local)
+        node = replace(plain, key=self._key)
         return self._graph.stream(self._graph.add_supplied(node), self._key, None, rekeyed=self._rekeyed)
 
     def _processor(
         self,
-        kind: type[Process],
+        kind: type[_P],
         supplier: Callable[[], Any],
         stores: Iterable[str],
         name: str | None,
         *,
         key_local: bool,
-    ) -> Process:
+    ) -> _P:
         graph, (numbered, word) = self._graph, _KINDS[kind]
         node = graph.name(numbered, name)
         if name is None:  # its schedules are looked up by this name

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from millstream.core.model.durations import Duration
 from millstream.core.model.ids import TaskId
 from millstream.core.model.record import K2, V2, K, Record, RecordMetadata, V
+from millstream.core.model.serdes import Serde
 from millstream.core.topology.nodes import Process
 from millstream.core.topology.stores import StoreOf, StoreSpec
 
@@ -325,7 +326,13 @@ class ValueTransformer(Generic[K, V, V2]):
 
 @dataclass(frozen=True)
 class ProcessValues(Process):
-    """Runs a processor that does not change keys (``FixedKeyProcessor``). Stream to stream."""
+    """Runs a processor that does not change keys (``FixedKeyProcessor``). Stream to stream.
+
+    Attributes:
+        key: Serde of the keys; None if it is not known.
+    """
+
+    key: Serde[Any] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

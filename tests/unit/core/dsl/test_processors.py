@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import millstream as ms
@@ -40,9 +41,9 @@ class Longest(ms.ValueTransformer[str, str, str]):
         return longest
 
 
-def built(define: Any) -> ms.Topology:
+def built(define: Any, **serdes: Any) -> ms.Topology:
     builder = ms.StreamsBuilder()
-    define(builder).to("out")
+    define(builder).to("out", **serdes)
     return builder.build()
 
 
@@ -92,6 +93,44 @@ class TestKeysOfProcessValues:
             ProcessingError, match=r"key 'a' and forwards one with the key 'b', but process_values"
         ):
             host.run("in", ("a", "1", 0))
+
+    @pytest.mark.parametrize("serde_is_known", [True, False])
+    @pytest.mark.parametrize(
+        ("key", "other", "same"),
+        [
+            ("a", "".join(["a"]), True),
+            ([1, 2], [1, 2], True),
+            ("a", None, False),
+            (1, True, False),
+            (1, 1.0, False),
+            (np.arange(3), np.arange(4), False),
+        ],
+    )
+    def test_are_compared_exactly(self, key: Any, other: Any, same: bool, serde_is_known: bool) -> None:
+        supplier = processing(lambda context, record: context.forward(record.with_key(other)))
+
+        def build(builder: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
+            stream = builder.stream("in", key=ms.serdes.pickle).select_key(lambda _, value: key)
+            known = stream.repartition(key=ms.serdes.pickle) if serde_is_known else stream
+            return known.process_values(supplier)
+
+        with ms.testing.TopologyTestDriver(built(build, key=ms.serdes.pickle)) as driver:
+            if same:
+                driver.pipe("in", "", "1")
+                assert [record.key for record in driver.read("out")] == [other]
+            else:
+                with pytest.raises(ProcessingError, match="but process_values"):
+                    driver.pipe("in", "", "1")
+
+    def test_are_compared_by_their_bytes(self) -> None:
+        """Two arrays have no single result of a comparison."""
+        arrays = ms.serdes.of(lambda array: array.tobytes(), lambda data: np.frombuffer(data, "int64"))
+        supplier = processing(lambda context, record: context.forward(record.with_key(record.key.copy())))
+        builder = ms.StreamsBuilder()
+        builder.stream("in", key=arrays).process_values(supplier).to("out", key=arrays)
+        with ms.testing.TopologyTestDriver(builder.build()) as driver:
+            driver.pipe("in", np.arange(3), "1")
+            assert [record.key.tolist() for record in driver.read("out")] == [[0, 1, 2]]
 
     def test_may_be_any_in_a_punctuator(self) -> None:
         def schedule(context: ms.ProcessorContext[Any, Any]) -> None:

@@ -11,6 +11,7 @@ from millstream.core.engine.context import GlobalNodeContext, NodeContext
 from millstream.core.model.arguments import arguments_problem, is_coroutine
 from millstream.core.model.errors import ProcessingError, TopologyError
 from millstream.core.model.record import Headers, Record
+from millstream.core.model.serdes import Serde
 from millstream.core.topology import nodes as n
 from millstream.core.topology.checks import check_defined, supplied
 from millstream.core.topology.global_nodes import GlobalProcess
@@ -57,6 +58,7 @@ def _compile_process_values(node: ProcessValues, compiled: Compiled) -> Call:
     process = running(node, compiled, _FixedKeyContext)
     context = compiled.contexts[-1]
     assert isinstance(context, _FixedKeyContext)
+    context.serde = node.key
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         context.key = key
@@ -72,12 +74,15 @@ _TAKES: Final = {"process": ("record",), "transform": ("key", "value")}
 """The arguments, besides the object, of the methods that are called for each record."""
 _ANY: Final = object()
 """Placeholder for the key while no record is being processed."""
+_EXACT: Final = frozenset((str, bytes, int))
+"""Types whose equal objects have equal bytes in every serde."""
 
 
 class _FixedKeyContext(NodeContext):
     """The context of a processor that must not change keys. Owned by the task."""
 
     key: Any = _ANY
+    serde: Serde[Any] | None = None
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         """Forward a record with the same key as the input record.
@@ -85,12 +90,33 @@ class _FixedKeyContext(NodeContext):
         Raises:
             ProcessingError: If the key differs.
         """
-        if self.key is not _ANY and record.key is not self.key and record.key != self.key:
+        if (
+            record.key is not self.key
+            and self.key is not _ANY
+            and not _is_same(self.key, record.key, self.serde)
+        ):
             raise ProcessingError(
                 f"processor {self._node!r} received a record with the key {self.key!r} and forwards one with the key {record.key!r}, "
                 "but process_values() must not change keys, because operators downstream do not repartition; use process()"
             )
         super().forward(record, child)
+
+
+def _is_same(key: Any, other: Any, serde: Serde[Any] | None) -> bool:
+    """Return whether two objects are the same key: have the same bytes, or, if these are not known, the same type and an equal value.
+
+    Python's comparison alone does not tell: 1 equals True and 1.0, and arrays have no single result. A serde that needs a topic is not
+    called, because it may register a schema.
+    """
+    kind = type(key)
+    if kind is type(other) and kind in _EXACT:
+        return bool(key == other)
+    try:
+        if serde is None or serde.contextual is not None or key is None or other is None:
+            return kind is type(other) and bool(key == other)
+        return serde.serialize(key) == serde.serialize(other)
+    except Exception:  # then only the object itself is known to be the same key
+        return False
 
 
 @compile_node.register
