@@ -171,7 +171,8 @@ class ProcessorContext(Protocol[K2, V2]):
             call: A coroutine function or a plain function, defined at module level, because it may be called again after a restart.
                 It may return ``ms.retry()``, ``ms.delay(...)``, ``ms.dead_letter(...)`` or ``ms.skip()``.
             on_done: A method of the processor, called with the record and the result.
-            args: Arguments of the call.
+            args: Arguments of the call. They are copied (``copy.deepcopy``), so later changes of an object reach neither the call nor a
+                retry. They are pickled with the call, and must be picklable.
 
         Raises:
             ProcessingError: If a later micro-batch could not find the function or the method.

@@ -24,6 +24,22 @@ async def aside(text: str) -> Any:
     return ms.skip() if text == "x" else text
 
 
+def joined(names: list[str]) -> Any:
+    return ",".join(names)
+
+
+class Changing(ms.Processor[Any, Any, Any, Any]):
+    """Changes an argument after the call was issued."""
+
+    def process(self, record: ms.Record[Any, Any]) -> None:
+        names = [record.value]
+        self.context.issue(joined, self.found, names)
+        names.append("later")
+
+    def found(self, record: ms.Record[Any, Any], result: str) -> None:
+        self.context.forward(record.with_value(result))
+
+
 class Issuing(ms.Processor[Any, Any, Any, Any]):
     """Issues two calls for each record."""
 
@@ -61,6 +77,12 @@ def processes(process: Any) -> ms.Topology:
 
 
 class TestIssue:
+    def test_arguments_do_not_change_after_the_call_was_issued(self) -> None:
+        with Driver(issuing(Changing)) as driver:
+            for name in "ab":
+                driver.pipe("in", "k", name)
+            assert [r.value for r in driver.read("out")] == ["a", "b"]
+
     def test_results_come_as_the_record_that_was_current(self) -> None:
         with Driver(issuing(Issuing)) as driver:
             driver.pipe("in", "k", "a", timestamp=7)

@@ -42,7 +42,7 @@ Label: TypeAlias = tuple[Origin | None, int, str | None]
 
 
 def own(value: Any) -> Any:
-    """Return a copy of the value of a record: a function elsewhere may change the object before the call begins, at the end of the step."""
+    """Return a copy of an argument of a call: a function elsewhere may change the object before the call begins, at the end of the step."""
     if type(value) in _UNCHANGEABLE:
         return value
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from millstream.core.asynchronous.effects import Effects, Started
 from millstream.core.engine.asynchronous.acknowledgements import Acknowledgements
 from millstream.core.engine.asynchronous.in_flight import InFlightRecords
-from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord
+from millstream.core.engine.asynchronous.in_flight_record import InFlightRecord, own
 from millstream.core.engine.asynchronous.requests import MissingFunction, Request
 from millstream.core.engine.compile import Call, Compiled, compile_node
 from millstream.core.engine.context import NodeContext
@@ -128,7 +128,7 @@ class IssuingContext(NodeContext):
             )
         self._check(call)
         key, value, timestamp, headers = self.current or (None, None, max(self._runtime.stream_time, 0), ())
-        self.in_flight.take(key, value, timestamp, headers, Request(call, args, then))
+        self.in_flight.take(key, value, timestamp, headers, Request(call, tuple(map(own, args)), then))
 
     def request_of(self, record: InFlightRecord) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         request = record.request
