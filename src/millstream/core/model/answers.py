@@ -4,6 +4,9 @@
 * :func:`delay`: it is too early; call the function again at a given time;
 * :func:`dead_letter`: no attempt can succeed; send the record to a dead-letter topic;
 * :func:`skip`: there is nothing to do for this record.
+
+Mappers of other operators are not checked for such results, because a check would cost time for each record, and a new value may be any
+object. Where a predicate or a sink meets one, the error says so (``millstream.core.engine.operators.results``).
 """
 
 from __future__ import annotations
@@ -134,6 +137,9 @@ def dead_letter(text: str) -> DeadLetter:
 
 def skip() -> Skip:
     """Report that there is nothing to do for the record. It is dropped and counted as skipped.
+
+    Only asynchronous operators understand this. Elsewhere, such as in ``map_values``, the result is a value like any other: use
+    ``filter``, or ``flat_map_values`` with an empty list.
 
     Returns:
         A value for the function of an asynchronous operator to return.
