@@ -194,6 +194,8 @@ class ReplaceableQuery:
                     if self._start_again():
                         self._await_first_batch()
                     raise explained from explained.__cause__
+            except (ConnectionError, Py4JError) as error:  # the JVM has ended
+                raise self._explain(error) from error
             finally:
                 self._fail_if_ended()
                 self.unchanging.set()
@@ -250,6 +252,12 @@ class ReplaceableQuery:
                 raise query.exception() or ControlError(_ENDED)
 
     def _fail_if_ended(self) -> None:
-        query = self._processing()
-        if query is not None and not query.isActive:
-            self._fail(query.exception() or ControlError(_ENDED))
+        if (query := self._processing()) is None:
+            return
+        error: Exception | None
+        try:
+            error = None if query.isActive else query.exception() or ControlError(_ENDED)
+        except (OSError, Py4JError) as gone:  # the JVM has ended
+            error = gone
+        if error is not None:
+            self._fail(error)

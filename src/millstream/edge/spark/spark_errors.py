@@ -62,7 +62,10 @@ def start_error(error: BaseException, checkpoint: str) -> SparkRuntimeError | No
         return spark_is_gone(error)
     if not isinstance(error, (Py4JJavaError, PySparkException)):
         return None
-    reason = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    try:
+        reason = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    except (OSError, Py4JError) as gone:  # only the JVM has the text of its exceptions
+        return spark_is_gone(gone)
     return SparkRuntimeError(
         f"Spark cannot start the query on the checkpoint {checkpoint}: {reason.strip().partition(chr(10))[0]}. Correct checkpoint_location, "
         "or the settings with which Spark reaches it (spark={...})"

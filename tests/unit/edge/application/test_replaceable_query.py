@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -180,6 +180,26 @@ def test_an_edit_that_meets_no_broker_is_undone_when_a_broker_answers() -> None:
     assert application.errors == []
     assert application.query.current is not None
     assert application.query.current.isActive
+
+
+class QueryOfAJvmThatEnds(Query):
+    """A query whose JVM ends when it is to be stopped: this call and all later ones raise an error of the connection."""
+
+    def stop(self) -> None:
+        del self.isActive
+        raise ConnectionRefusedError("Connection refused")
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConnectionRefusedError("Connection refused")
+
+
+def test_an_edit_during_which_the_jvm_ends_fails_the_application() -> None:
+    """The check of the query raised an error of the connection, and status() never showed that the application had failed."""
+    application = Application(QueryOfAJvmThatEnds())
+    with pytest.raises(SparkRuntimeError, match="JVM"):
+        application.query.replace(lambda: None, lambda: None)
+    assert [type(error) for error in application.errors] == [ConnectionRefusedError]
+    assert application.query.unchanging.is_set()
 
 
 @pytest.mark.parametrize("ends_with", [Event.ERROR, Event.QUERY_ENDED])
