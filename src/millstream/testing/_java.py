@@ -141,7 +141,7 @@ class TiedProcess:
             resumes = self._resumes
         if number == signal.SIGSTOP and sys.platform == "linux":
             while self._resumes == resumes and not self._has_stopped():
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_S)  # a blocking waitid could not be ended by the other thread
 
     def _has_stopped(self) -> bool:
         """Return whether all threads of the child have stopped, or the child has ended."""

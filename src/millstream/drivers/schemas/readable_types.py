@@ -87,16 +87,18 @@ def check_structs(of: type[Any]) -> None:
 
 def may_have_tuples(of: type[Any]) -> bool:
     """Return whether plain data of a dataclass or Struct may contain tuples."""
-    parts = parts_of(of)
-    drop_caches(of)
-    return any(isinstance(part, _TUPLES) for part in parts)
+    return _has_part(of, _TUPLES)
 
 
 def may_have_bytes(of: type[Any]) -> bool:
     """Return whether objects of a dataclass may contain bytes, which msgspec writes to JSON in base64."""
+    return _has_part(of, _BYTES)
+
+
+def _has_part(of: type[Any], kinds: tuple[type[Any], ...]) -> bool:
     parts = parts_of(of)
     drop_caches(of)
-    return any(isinstance(part, _BYTES) for part in parts)
+    return any(isinstance(part, kinds) for part in parts)
 
 
 def written_names(of: type[Any]) -> dict[str, str]:

@@ -77,7 +77,8 @@ def translated(text: str, checkpoint: str, usage: Usage = shutil.disk_usage) -> 
     ours = find_error(text)
     if ours is not None:
         return ours
-    trouble, message = _trouble(_message(text)), _without_stack(_message(text))
+    message = _message(text)
+    trouble, message = _trouble(message), _without_stack(message)
     if trouble == "writing":
         return SparkRuntimeError(
             f"Spark cannot write the checkpoint {checkpoint}. Either a disk is full: {_disks(checkpoint, usage)}. Or another program writes to the "

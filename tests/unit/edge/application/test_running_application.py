@@ -443,14 +443,14 @@ class Query:
     def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802 - Spark's name
         return not self.isActive
 
-    def exception(self) -> None:
+    def exception(self) -> MillstreamError | None:
         return None
 
 
 class FailedQuery(Query):
     isActive = False  # noqa: N815 - Spark's name
 
-    def exception(self) -> MillstreamError:  # type: ignore[override]
+    def exception(self) -> MillstreamError:
         return MillstreamError("the query has failed")
 
 
