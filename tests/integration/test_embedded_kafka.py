@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,6 +147,21 @@ class TestRecords:
         assert await_true(lambda: shared.end_offsets(topic)[0] == three_records_and_markers, seconds=10)
         assert pairs(shared.consume(topic, isolation="read_committed")) == everything[:1]
         assert pairs(shared.consume(topic)) == everything
+
+    def test_of_a_transaction_that_ends_during_the_call_are_read(
+        self, shared: EmbeddedKafka, topic: str
+    ) -> None:
+        """As after a commit: the broker answers it before it writes the marker."""
+        settings = {"bootstrap.servers": shared.bootstrap_servers, "transactional.id": topic, "log_level": 0}
+        producer = Producer(settings)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(topic, "value", partition=0)
+        producer.flush()
+        ending = threading.Timer(0.5, producer.commit_transaction, [30])
+        ending.start()
+        assert pairs(shared.consume(topic, isolation="read_committed")) == [(None, b"value")]
+        ending.join()
 
     def test_with_a_timestamp_that_librdkafka_would_replace_are_refused(
         self, shared: EmbeddedKafka, topic: str

@@ -29,6 +29,7 @@ _REQUEST_TIMEOUT_S = 30.0
 _ANSWER_WITHIN_S = 5.0
 _PAUSE_S = 0.02
 _HEARD_WITHIN_S = 10.0  # until all brokers of a cluster know a new topic
+_ENDED_WITHIN_S = 10.0  # until transactions end: brokers answer a commit before they write its markers
 _NOT_YET = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -75,6 +76,17 @@ class BrokerAdmin:
             f"end offsets of {topic}", lambda client: client.list_offsets(wanted, **level), _NOT_HEARD_YET
         )
         return {partition.partition: result.offset for partition, result in answer.items()}
+
+    def readable_ends(self, topic: str, isolation: Isolation) -> dict[int, int]:
+        """Return the end offsets. With ``read_committed``, wait for open transactions in front of them, but not for long."""
+        ends = self.end_offsets(topic)
+        deadline = time.monotonic() + (_ENDED_WITHIN_S if isolation == "read_committed" else 0)
+        while time.monotonic() < deadline:
+            stable = self.end_offsets(topic, isolation)
+            if all(stable[partition] >= end for partition, end in ends.items()):
+                break
+            time.sleep(_PAUSE_S)
+        return ends
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         # The admin client's list_consumer_group_offsets is not used, because librdkafka crashes in it while a coordinator moves.

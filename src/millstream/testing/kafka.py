@@ -284,7 +284,8 @@ class EmbeddedKafka:
 
         Args:
             topic: Name of the topic.
-            isolation: With ``"read_committed"``, records of open and aborted transactions are skipped.
+            isolation: With ``"read_committed"``, records of open and aborted transactions are skipped. Because a broker answers a commit
+                before its records can be read, the call waits up to 10 s for open transactions to end.
 
         Returns:
             The records by partition, then by offset.
@@ -292,7 +293,8 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: If the topic does not exist, or the broker does not answer.
         """
-        return read_all(self.bootstrap_servers, topic, self.end_offsets(topic), isolation=isolation)
+        ends = self._admin.readable_ends(topic, isolation)
+        return read_all(self.bootstrap_servers, topic, ends, isolation=isolation)
 
     def end_offsets(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
         """Return the offset of the next record of each partition.
