@@ -46,6 +46,7 @@ class Work:
         call_ms: Recent average duration of a call; 0 before the first call has ended.
         early_ms: Time until the first delayed call is due; None if no call is delayed.
         next_ms: Time until a call may begin or time out; 0 if there are results to fetch; None if only an answer can change the state.
+        lasts_ms: For how long the calls that wait for the limit of running calls keep the operator busy, by ``call_ms``.
     """
 
     running: int
@@ -55,6 +56,7 @@ class Work:
     call_ms: float
     early_ms: int | None = None
     next_ms: int | None = None
+    lasts_ms: int = 0
 
 
 @dataclass(frozen=True)

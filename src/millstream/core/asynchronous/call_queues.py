@@ -92,6 +92,11 @@ class KeyQueues:
         self.size = 0
         """The number of waiting calls."""
 
+    @property
+    def following(self) -> int:
+        """The number of keys with waiting calls, one of each of which may run when the calls of the key that may run now have ended."""
+        return sum(1 for queue in self._queues.values() if queue.waiting)
+
     def limits(self, call: Call) -> bool:
         """Return True if a limit applies to the call's key."""
         return call.queue_key is not None and self._limit is not None

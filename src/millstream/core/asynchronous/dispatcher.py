@@ -91,7 +91,10 @@ class Dispatcher:
         wake_at_ms = self.wake_at_ms(now_ms)
         next_ms = None if wake_at_ms is None else max(wake_at_ms - now_ms, 0)
         queued = self._queued(now_ms)
-        return Work(len(self._running), queued, max(ages), min(ages), self._call_ms, early_ms, next_ms)
+        lasts_ms = self._lasts_ms(queued.limit)
+        return Work(
+            len(self._running), queued, max(ages), min(ages), self._call_ms, early_ms, next_ms, lasts_ms
+        )
 
     def offer(self, call: Call, now_ms: int) -> None:
         """Add a call. Calls of a key must be added in the order of their records."""
@@ -212,6 +215,13 @@ class Dispatcher:
         rated = len(self._running) < self._calls.max_in_flight and self._next_by_rate(now_ms) > now_ms
         ready_ahead, rate = (0, ready) if rated else (ready, 0)
         return Queued(line, ready_ahead, rate, breaker, len(self._early))
+
+    def _lasts_ms(self, ready: int) -> int:
+        """Return for how long waiting calls keep the operator busy: those that may run now, and one more of each key."""
+        if not ready:
+            return 0
+        starts = (ready + self._key_queues.following) / self._most
+        return int(starts * self._call_ms / self._calls.max_in_flight)
 
     def _admit(self, call: Call, now_ms: int) -> None:
         """Queue a call that the limit of its key does not hold back."""

@@ -38,6 +38,7 @@ class CallReport(CallCounts):
 
     Attributes:
         look_at_ms: When to look for results, or when the next attempt is due; None if nothing is unfinished.
+        paced_until_ms: Until when no records are read for the task, because its async worker has enough calls; None if it has not.
         queued: Calls in the async worker that have not started, by what they wait for, as in ``Queued``.
         longest_ms: How long the oldest running call has been running.
         loop_lag_ms: Recent delay of the event loop of the async worker.
@@ -45,6 +46,7 @@ class CallReport(CallCounts):
     """
 
     look_at_ms: int | None = None
+    paced_until_ms: int | None = None
     running: int = 0
     queued: Sequence[int] = ()
     longest_ms: int = 0

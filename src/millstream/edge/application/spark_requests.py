@@ -112,7 +112,7 @@ class SparkRequests:
             rates=limits.rates,
             commit=run.reports.commit_requested,
             due=self._due_tasks(data, limits.unread),
-            records=run.reports.buffered_inputs(topics_in_front(run.plan)),
+            records=run.reports.buffered_inputs(topics_in_front(run.plan), data.now_ms),
             times=run.reports.times,
             oldest=oldest,
             bytes_per_record=run.reports.bytes_per_record(),

@@ -129,24 +129,28 @@ def _age_s(report: CallReport) -> float | None:
 
 
 def capacity_of(
-    tasks: Mapping[str, TaskReport], in_front: Mapping[int, Collection[str]], positions: Offsets
+    tasks: Mapping[str, TaskReport],
+    in_front: Mapping[int, Collection[str]],
+    positions: Offsets,
+    now_ms: int,
 ) -> dict[TopicPartition, int]:
-    """Return how many more records of each partition the tasks can accept.
+    """Return how many more records of each partition the tasks can accept now.
 
     A shuffle spreads records evenly over the tasks after it. Therefore the partitions before it share the capacity of these tasks, and
     each task counts with the smallest capacity among them.
 
     Args:
         in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
+        now_ms: The time by the application's clock, ms since the epoch.
     """
     capacities: dict[int, list[int]] = {}
     ranges: dict[TopicPartition, list[CallReport]] = {}
     for task, report in tasks.items():
         if report.calls is not None:
-            capacities.setdefault(TaskId.parse(task).subtopology, []).append(report.calls.room)
+            capacities.setdefault(TaskId.parse(task).subtopology, []).append(_room(report.calls, now_ms))
             for partition in report.offsets:
                 ranges.setdefault(partition, []).append(report.calls)
-    capacity = {partition: _capacity_of_ranges(reports) for partition, reports in ranges.items()}
+    capacity = {partition: _capacity_of_ranges(reports, now_ms) for partition, reports in ranges.items()}
     for number in in_front.keys() & capacities.keys():
         sharing = [TopicPartition(t, p) for t in in_front[number] for p in positions.get(t, ())]
         share = min(capacities[number]) * len(capacities[number]) // max(len(sharing), 1)
@@ -154,7 +158,11 @@ def capacity_of(
     return capacity
 
 
-def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
+def _room(report: CallReport, now_ms: int) -> int:
+    return 0 if report.paced_until_ms is not None and now_ms < report.paced_until_ms else report.room
+
+
+def _capacity_of_ranges(reports: Sequence[CallReport], now_ms: int) -> int:
     """Return how many more records of a partition its key ranges can accept; an undivided partition has one range.
 
     Records are spread evenly over the ranges. A range whose calls hang has no capacity and parks its share of the records, so that the
@@ -162,7 +170,7 @@ def _capacity_of_ranges(reports: Sequence[CallReport]) -> int:
     """
     if len(reports) > 1 and any(report.parked >= _MOST_PARKED for report in reports):
         return 0
-    return sum(report.room for report in reports)
+    return sum(_room(report, now_ms) for report in reports)
 
 
 def left_of(reports: Iterable[CallReport], until_ms: int) -> Left:

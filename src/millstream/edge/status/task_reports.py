@@ -244,8 +244,8 @@ class TaskReports:
         """Return whether a topic is read from the broker, and therefore has group offsets."""
         return topic in self.ends.known or topic in self.positions
 
-    def buffered_inputs(self, in_front: Mapping[int, Collection[str]]) -> BufferedRecords:
-        """Return the records that tasks have buffered, and the tasks' remaining capacity.
+    def buffered_inputs(self, in_front: Mapping[int, Collection[str]], now_ms: int) -> BufferedRecords:
+        """Return the records that tasks have buffered, and the tasks' remaining capacity at a time of the application's clock.
 
         Args:
             in_front: Per sub-topology number, the topics that reach it through Spark's shuffle.
@@ -263,7 +263,7 @@ class TaskReports:
                 buffered,
                 frozenset(given_up),
                 min(waits, default=None),
-                capacity_of(self.tasks, in_front, self.positions),
+                capacity_of(self.tasks, in_front, self.positions, now_ms),
             )
 
     def in_flight_left(self, until_ms: int) -> Left:

@@ -191,7 +191,7 @@ class TestIntake:
                 task[1:], {TopicPartition("own", int(task[-1])): 7}, calls=CallReport(room=room)
             )
             book.record_batch(0, [report])
-        return dict(book.buffered_inputs({1: ["in", "more"]}).room)
+        return dict(book.buffered_inputs({1: ["in", "more"]}, now_ms=0).room)
 
     def test_is_what_a_task_says_that_reads_the_partition(self) -> None:
         assert self.room(t0_0=100, t0_1=0) == {TopicPartition("own", 0): 100, TopicPartition("own", 1): 0}
@@ -219,7 +219,14 @@ class TestIntake:
             for n in range(4)
         ]
         book.record_batch(0, reports)
-        assert book.buffered_inputs({}).room == {TopicPartition("own", 0): room}
+        assert book.buffered_inputs({}, now_ms=0).room == {TopicPartition("own", 0): room}
+
+    @pytest.mark.parametrize(("now_ms", "room"), [(999, 0), (1_000, 100)])
+    def test_pauses_while_the_queued_calls_of_a_task_suffice(self, now_ms: int, room: int) -> None:
+        book, partition = TaskReports(), TopicPartition("own", 0)
+        report = TaskReport("0_0", {partition: 7}, calls=CallReport(room=100, paced_until_ms=1_000))
+        book.record_batch(0, [report])
+        assert book.buffered_inputs({}, now_ms).room == {partition: room}
 
 
 def test_what_threads_have_done_is_added_up_per_task() -> None:

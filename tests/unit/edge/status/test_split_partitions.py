@@ -71,7 +71,7 @@ def test_buffered_records_of_all_logs_are_those_of_the_topic() -> None:
     ]
     book.record_batch(0, [TaskReport("0_0", buffered=buffered)])
     assert book.status("running", None).buffered == {"orders": 6, "others": 1}
-    assert book.buffered_inputs({}).buffered.keys() == {
+    assert book.buffered_inputs({}, now_ms=0).buffered.keys() == {
         TopicPartition(topic, number) for topic, number, *_ in buffered
     }, "the planner knows each log"
 

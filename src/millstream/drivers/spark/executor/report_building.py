@@ -32,6 +32,7 @@ def call_report(outcome: Outcome, calls: TaskCalls | None, now_ms: int) -> CallR
     return CallReport(
         **vars(together(outcome.calls.values())),
         look_at_ms=earliest(None if calls is None else calls.wake_at_ms(now_ms), outcome.attempts_due_ms),
+        paced_until_ms=None if calls is None else calls.paced_until_ms(now_ms),
         running=sum(each.running for each in work.values()),
         queued=tuple(sum(counts) for counts in zip(*(each.queued for each in work.values()))),
         longest_ms=max((each.longest_ms for each in work.values()), default=0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -43,9 +44,16 @@ def waiting(next_ms: int | None, early_ms: int | None = None) -> Work:
     return Work(0, Queued(limit=3), 0, 0, 3.0, early_ms, next_ms)
 
 
+def busy(lasts_ms: int) -> Work:
+    return replace(running(3), lasts_ms=lasts_ms, early_ms=0)
+
+
+def calls_with(*works: Work) -> TaskCalls:
+    return TaskCalls(cast(Task, Holding()), BatchId("c", 1), 0, lambda _: Telling(*works))
+
+
 def wakes_in_ms(*works: Work) -> int:
-    calls = TaskCalls(cast(Task, Holding()), BatchId("c", 1), 0, lambda _: Telling(*works))
-    wake_ms = calls.wake_at_ms(NOW_MS)
+    wake_ms = calls_with(*works).wake_at_ms(NOW_MS)
     assert wake_ms is not None
     return wake_ms - NOW_MS
 
@@ -61,6 +69,10 @@ def wakes_in_ms(*works: Work) -> int:
         ([waiting(700, early_ms=600)], 600),
         ([running(50)], 5),
         ([running(1_000_000)], 1_000),
+        ([busy(lasts_ms=500)], 0),
+        ([busy(lasts_ms=800)], 300),
+        ([busy(lasts_ms=60_000)], 500),
+        ([busy(lasts_ms=60_000), running(50)], 5),
     ],
 )
 def test_it_is_woken_when_something_may_have_come_of_a_call(works: list[Work], expected: int) -> None:
@@ -69,3 +81,19 @@ def test_it_is_woken_when_something_may_have_come_of_a_call(works: list[Work], e
 
 def test_it_is_woken_at_once_for_what_has_been_settled_meanwhile() -> None:
     assert wakes_in_ms(waiting(None)) == 0
+
+
+@pytest.mark.parametrize(
+    ("works", "expected"),
+    [
+        ([busy(lasts_ms=800)], NOW_MS + 300),
+        ([busy(lasts_ms=800), busy(lasts_ms=600)], NOW_MS + 100),
+        ([busy(lasts_ms=800), waiting(0)], NOW_MS + 300),
+        ([busy(lasts_ms=800), running(50)], None),
+        ([waiting(400)], None),
+    ],
+)
+def test_no_records_are_read_while_the_queued_calls_of_each_busy_operator_suffice(
+    works: list[Work], expected: int | None
+) -> None:
+    assert calls_with(*works).paced_until_ms(NOW_MS) == expected
