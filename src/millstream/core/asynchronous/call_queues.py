@@ -93,8 +93,8 @@ class KeyQueues:
         """The number of waiting calls."""
 
     @property
-    def following(self) -> int:
-        """The number of keys with waiting calls, one of each of which may run when the calls of the key that may run now have ended."""
+    def waiting_keys(self) -> int:
+        """The number of keys with waiting calls."""
         return sum(1 for queue in self._queues.values() if queue.waiting)
 
     def limits(self, call: Call) -> bool:

@@ -217,10 +217,16 @@ class Dispatcher:
         return Queued(line, ready_ahead, rate, breaker, len(self._early))
 
     def _lasts_ms(self, ready: int) -> int:
-        """Return for how long waiting calls keep the operator busy: those that may run now, and one more of each key."""
+        """Return for how long waiting calls keep the operator busy, at least.
+
+        Of the calls that wait for earlier ones of their key, one per key counts: it may run when the earlier ones have ended.
+
+        Args:
+            ready: The number of calls that wait only for the limit of running calls.
+        """
         if not ready:
             return 0
-        starts = (ready + self._key_queues.following) / self._most
+        starts = (ready + self._key_queues.waiting_keys) / self._most
         return int(starts * self._call_ms / self._calls.max_in_flight)
 
     def _admit(self, call: Call, now_ms: int) -> None:
