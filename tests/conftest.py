@@ -1,7 +1,7 @@
-"""What tests share: one real broker and one Spark session per test run, because each of them costs seconds to start.
+"""Shared fixtures: one real broker and one Spark session per test run, because each takes seconds to start.
 
-The session is made by the very function that `Application` uses when the user has none, so the Python workers are forked
-from Millstream's own daemon. Names of topics, groups and directories are what keeps tests apart; nothing else is shared.
+The session comes from the function that `Application` uses if the user has no session, so Millstream's own daemon forks the Python
+workers. The names of topics, groups and directories keep tests apart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "millstream"))
 
 # Hypothesis draws from the constants in all local modules that are loaded, so the examples of a test would depend on which other tests
-# are collected with it, and on any change of the code.
+# are collected with it, and on every change of the code.
 providers._get_local_constants = providers.Constants
 
 _END_S = 120.0
@@ -52,21 +52,19 @@ _SESSIONS: list[pytest.Session] = []
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     _SESSIONS.append(session)
-    gc.disable()  # collected tests live to the end
+    gc.disable()  # collected tests live until the end of the run
 
 
 def pytest_collection_finish() -> None:
-    """Take modules and tests, a million objects, out of garbage collection: it would look at all of them again and again."""
+    """Exclude modules and tests, a million objects, from garbage collection, which would traverse them again and again."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests for ``make soak``. Put files with the longest time limits of those that need a broker or Spark first.
+    """Deselect the tests for ``make soak``, and order the files: first those with a broker or Spark, longest time limit first.
 
-    Files that only compute come last.
-
-    The first mostly wait, so several of them share the processor. At the end, files that only compute leave no core idle.
+    Tests with a broker or Spark mostly wait, so several share the processor. Files that only compute run last and leave no core idle.
     """
     if not FULL and (later := [item for item in items if item.get_closest_marker("soak")]):
         config.hook.pytest_deselected(items=later)
@@ -81,9 +79,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """A process that cannot end when all tests are over fails and says where it waits, instead of waiting for ever.
+    """Dump the stacks and exit with an error if the process does not end after the last test, instead of waiting for ever.
 
-    A process of xdist waits for the others, and is ended by the process that has started it.
+    A process of xdist waits for the others; the process that started it ends it.
     """
     if not hasattr(config, "workerinput"):
         faulthandler.dump_traceback_later(_END_S, exit=True, file=sys.__stderr__)
@@ -93,8 +91,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def leave() -> None:
     """Exit after everything is closed, without the teardown of the interpreter.
 
-    Tests leave the clients of brokers behind that they have killed, in whatever refers to them. To destroy them, which can
-    take for ever (see `millstream.drivers.kafka.clients`), shows nothing: that programs end has tests of its own.
+    Tests that kill a broker leave its clients behind, and destroying those can take for ever (see `millstream.drivers.kafka.clients`).
+    Other tests check that programs end.
     """
     if _SESSIONS:
         sys.stdout.flush()
@@ -104,13 +102,13 @@ def leave() -> None:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A broker for tests that leave it as they found it; a test that kills its broker starts one of its own."""
+    """The broker that tests share; a test that kills its broker starts its own."""
     with EmbeddedKafka(partitions=2) as broker:
         yield broker
 
 
 def end_jvm(gateway: Any) -> None:
-    """End the JVM that a stopped session leaves behind for the next one, as the end of the program would."""
+    """End the JVM of a stopped session, which Spark keeps for the next session until the program ends."""
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(_END_S)

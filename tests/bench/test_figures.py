@@ -1,4 +1,4 @@
-"""The pure helpers of the benchmark: comparisons are correct."""
+"""The pure functions of the benchmark: they generate workloads, check outputs and compare runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pair(ours: float, peer: float, wrong: str | None = None) -> Pair:
     return Pair(Side(peer, 1.0, 2.0, USAGE, None), Side(ours, 1.0, 2.0, USAGE, wrong), [])
 
 
-def test_workload_is_the_same_every_time_and_sized_as_asked() -> None:
+def test_the_workload_is_deterministic_and_has_the_requested_size() -> None:
     blocks = [list(Workload(250_000, 10).blocks()) for _ in range(2)]
     assert blocks[0] == blocks[1]
     records = [record for block in blocks[0] for record in block]
@@ -31,7 +31,7 @@ def test_workload_is_the_same_every_time_and_sized_as_asked() -> None:
     assert next(Workload(5, 10, seed=1).blocks()) != next(Workload(5, 10, seed=2).blocks())
 
 
-def test_count_is_right_when_the_last_values_and_the_number_of_records_are() -> None:
+def test_count_output_is_correct_if_its_last_values_and_number_of_records_are() -> None:
     wanted = check.expected("count", Workload(1_000, 3))
     seen = dict.fromkeys(wanted.last, 0)
     updates = []
@@ -45,7 +45,7 @@ def test_count_is_right_when_the_last_values_and_the_number_of_records_are() -> 
     assert check.difference(check.digest("count", updates), wanted) == "wrong last value for 1 of 3 keys"
 
 
-def test_windowed_count_is_right_when_the_last_value_of_every_key_in_every_window_is() -> None:
+def test_windowed_count_output_is_correct_if_the_last_value_of_each_key_and_window_is() -> None:
     workload = Workload(600, 3, begin_ms=120_000)
     assert list(workload.timestamps())[::100] == [120_000, 130_000, 140_000, 150_000, 160_000, 170_000]
     wanted = check.expected("windowed-count", workload)
@@ -57,7 +57,7 @@ def test_windowed_count_is_right_when_the_last_value_of_every_key_in_every_windo
     assert "36 records" in str(check.difference(check.digest("windowed-count", updates), wanted))
 
 
-def test_a_session_count_is_right_when_every_growth_deletes_the_session_before() -> None:
+def test_session_count_output_is_correct_if_each_extension_deletes_the_previous_session() -> None:
     workload = Workload(40, 2, begin_ms=0)  # a record every 1.5 s: some sessions grow, others end
     wanted = check.expected("session-count", workload)
     pairs = (pair for block in workload.blocks() for pair in block)
@@ -73,7 +73,7 @@ def test_a_session_count_is_right_when_every_growth_deletes_the_session_before()
     assert {b"", b"\0" * 7 + b"\1", b"\0" * 7 + b"\2"} < set(wanted.last.values())
 
 
-def test_map_is_right_in_any_order_and_with_no_other_value() -> None:
+def test_map_output_may_have_any_order_but_no_wrong_value() -> None:
     workload = Workload(100, 5)
     out = [(key, value.upper()) for block in workload.blocks() for key, value in block]
     wanted = check.expected("map", workload)
@@ -82,7 +82,7 @@ def test_map_is_right_in_any_order_and_with_no_other_value() -> None:
     assert check.difference(check.digest("map", out), wanted) is not None
 
 
-def test_a_join_is_right_when_every_record_has_the_row_of_its_key() -> None:
+def test_join_output_is_correct_if_every_record_has_the_row_of_its_key() -> None:
     workload = Workload(100, 5)
     table = dict(row for block in rows(workload) for row in block)
     out = [(key, value + b":" + table[key]) for block in workload.blocks() for key, value in block]
@@ -108,9 +108,10 @@ def test_a_wrong_output_is_reported() -> None:
     assert race.wrong == ["map, ours: 9 records"]
 
 
-def test_sizes_are_compared_by_their_medians() -> None:
+def test_store_sizes_are_compared_by_their_median_times() -> None:
     small, large = (
-        StoreRun(keys, took, 1.0, 0, []) for keys, took in ((5, [1.0, 1.0, 9.0]), (500, [1.5, 1.5, 1.5]))
+        StoreRun(keys, times_s, 1.0, 0, [])
+        for keys, times_s in ((5, [1.0, 1.0, 9.0]), (500, [1.5, 1.5, 1.5]))
     )
     assert StoreSizeResult(1, small, large).ratio == 1.5
 
@@ -119,36 +120,36 @@ def test_memory_compares_the_last_round_with_the_second() -> None:
     assert MemoryResult(1, [50, 100, 400, 110], [1] * 4, [2] * 4).ratio == pytest.approx(1.1)
 
 
-def test_the_rate_of_calls_leaves_out_the_start_and_begins_between_lumps() -> None:
+def test_the_call_rate_excludes_the_start_and_begins_between_bursts() -> None:
     every_ms = list(range(1_000, 3_000))
     assert calls.rate(every_ms) == pytest.approx(1_000)
-    lumps = [start + spread for start in range(0, 10_000, 1_000) for spread in range(200)]
-    assert calls.rate(lumps) == 200
+    bursts = [start + spread for start in range(0, 10_000, 1_000) for spread in range(200)]
+    assert calls.rate(bursts) == 200
     late = [
         0,
         *(time + 60_000 for time in every_ms[1:]),
-    ]  # the first result is not what the clock begins with
+    ]  # the clock does not begin with the first result
     assert calls.rate(late) == pytest.approx(1_000)
 
 
-def test_results_of_calls_are_right_when_each_key_has_its_own_in_their_order() -> None:
+def test_call_results_are_correct_if_each_key_has_its_own_results_in_order() -> None:
     wanted = calls.by_key([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
     assert calls.difference(calls.by_key([(b"a", b"1"), (b"a", b"3"), (b"b", b"2")]), wanted) is None
     assert calls.difference(calls.by_key([(b"a", b"1"), (b"b", b"2")]), wanted) == "2 results instead of 3"
     swapped = calls.by_key([(b"a", b"3"), (b"b", b"2"), (b"a", b"1")])
     assert "1 of 2 keys" in str(calls.difference(swapped, wanted))
-    elsewhere = calls.by_key([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
-    assert "1 of 2 keys" in str(calls.difference(elsewhere, wanted))
+    other_key = calls.by_key([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    assert "1 of 2 keys" in str(calls.difference(other_key, wanted))
 
 
-def test_calls_are_judged_by_the_median_of_the_ratios_and_per_million_records() -> None:
+def test_call_results_have_the_median_ratio_and_processor_time_per_million_records() -> None:
     def side(rate: float, wrong: str | None = None) -> CallSide:
         return CallSide(rate, rate / 2, 3.0, wrong)
 
     pairs = (CallPair(side(100), side(300), []), CallPair(side(100, "lost"), side(100), []))
-    found = CallResult(100, 20_000, (*pairs, CallPair(side(50), side(100), [])))
-    result = found.as_json()
+    call_result = CallResult(100, 20_000, (*pairs, CallPair(side(50), side(100), [])))
+    result = call_result.as_json()
     assert result["ratio"] == {"median": 2.0, "min": 1.0, "max": 3.0}
     assert result["ours"] == {"rate": 100, "whole": 50, "processor_s_per_million": 150.0}
-    assert found.wrong == ["calls, 100 in flight, peer: lost"]
+    assert call_result.wrong == ["calls, 100 in flight, peer: lost"]
     json.dumps(result)

@@ -1,4 +1,4 @@
-"""The README and the page of figures quote the file of results."""
+"""The README and the benchmark page show the figures of the results file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from bench.readme import PAGES, RESULTS, replaced
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_figures_of_a_page_are_those_of_the_last_run(page: Path) -> None:
+def test_a_page_shows_the_figures_of_the_last_run(page: Path) -> None:
     text = page.read_text()
     assert replaced(text, PAGES[page](json.loads(RESULTS.read_text()))) == text

@@ -1,4 +1,4 @@
-"""No job takes much more of the processor than when its figures were recorded (``make bench-check``)."""
+"""No benchmark job uses much more processor time than recorded (``make bench-check``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_job_fails_only_if_each_of_its_runs_is_above_the_limit() -> None:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_count_map_and_session_count_take_no_more_than_recorded() -> None:
+def test_count_map_and_session_count_use_no_more_processor_time_than_recorded() -> None:
     modules = subprocess.run(
         [find_java(), "--list-modules"], capture_output=True, text=True, check=True
     ).stdout

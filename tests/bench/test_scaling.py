@@ -1,4 +1,4 @@
-"""The computations on the measurements of scaling."""
+"""How the scaling benchmark computes its figures from Spark's events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from bench.scaling import job_ms, phases_of
 
 
-def test_jobs_are_those_of_their_micro_batch() -> None:
+def test_job_times_are_added_up_per_micro_batch() -> None:
     def started(job: int, time_ms: int, batch: int | None) -> str:
         properties = {} if batch is None else {"streaming.sql.batchId": str(batch)}
         event = {
@@ -32,7 +32,7 @@ def test_jobs_are_those_of_their_micro_batch() -> None:
     assert job_ms(lines) == {3: 35}
 
 
-def test_what_is_not_the_job_is_the_drivers() -> None:
+def test_time_outside_the_job_is_attributed_to_the_driver() -> None:
     durations = {"latestOffset": 5, "walCommit": 7, "queryPlanning": 40, "addBatch": 900, "commitOffsets": 9}
     phases = phases_of({**durations, "triggerExecution": 980}, 700)
     assert (phases["reads and commit"], phases["job"], phases["total"]) == (200, 700, 980)

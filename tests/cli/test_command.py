@@ -1,4 +1,4 @@
-"""The command as a program: without its script, and completed by a shell."""
+"""The command as a program: exit codes, output that cannot be written, and shell completion."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def test_python_m_millstream_runs_the_command() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["--help"], ["describe", "examples.wordcount:topology"]]
 )
-def test_an_output_on_a_full_disk_ends_the_command_with_one_line(
-    arguments: list[str], buffered: bool
-) -> None:
+def test_a_full_disk_ends_the_command_with_a_one_line_error(arguments: list[str], buffered: bool) -> None:
     with Path("/dev/full").open("w") as full:
         done = _with_output(full.fileno(), arguments, buffered=buffered)
     assert done.stderr == "millstream: the output cannot be written: No space left on device\n"
@@ -42,7 +40,7 @@ def test_an_output_on_a_full_disk_ends_the_command_with_one_line(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("buffered", [True, False])
-def test_without_any_place_for_a_message_only_the_exit_code_remains(buffered: bool) -> None:
+def test_the_exit_code_is_1_even_if_no_message_can_be_written(buffered: bool) -> None:
     with Path("/dev/full").open("w") as full:
         for arguments in (["--version"], ["describe", "examples.nothing:topology"]):
             done = _with_output(full.fileno(), arguments, buffered=buffered, stderr=full.fileno())
@@ -70,7 +68,7 @@ def _with_output(
 
 
 def _completions(words: str) -> list[str]:
-    """What bash is offered for the last of ``words``."""
+    """Return the completions that bash gets for the last of ``words``."""
     variables = {
         "_MILLSTREAM_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
@@ -95,7 +93,7 @@ def test_a_shell_completes_commands_and_options() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_the_completion_that_is_shown_is_understood_by_bash(tmp_path: Path) -> None:
+def test_bash_accepts_the_printed_completion_script(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-c",
@@ -111,7 +109,7 @@ def test_the_completion_that_is_shown_is_understood_by_bash(tmp_path: Path) -> N
     assert "millstream" in done.stdout
 
 
-def test_a_file_of_variables_sets_what_is_not_set(tmp_path: Path) -> None:
+def test_an_env_file_sets_only_variables_that_are_not_set(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text("MILLSTREAM_KAFKA__GROUP_ID=mine\n")
     command = [sys.executable, "-m", "millstream", "--env-file", str(file), "status", "nobody"]

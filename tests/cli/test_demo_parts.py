@@ -33,7 +33,7 @@ SCENE = Scene(
 )
 
 
-def test_the_text_is_ten_sonnets_over_and_over() -> None:
+def test_the_text_repeats_ten_sonnets() -> None:
     lines = sonnet_lines()
 
     assert len(lines) == 10 * 14
@@ -43,14 +43,14 @@ def test_the_text_is_ten_sonnets_over_and_over() -> None:
     assert len(repeated(300)) == 300
 
 
-def test_the_topology_counts_what_python_counts() -> None:
+def test_the_topology_counts_the_same_as_plain_python() -> None:
     lines = repeated(200)
     with ms.testing.TopologyTestDriver(topology()) as driver:
         for line in lines:
             driver.pipe("lines", None, line)
-        found = {record.key: record.value for record in driver.read("counts")}
+        word_counts = {record.key: record.value for record in driver.read("counts")}
 
-    assert differences(Counter(word for line in lines for word in words(line)), found) == ()
+    assert differences(Counter(word for line in lines for word in words(line)), word_counts) == ()
 
 
 def test_differences_are_reported_in_both_directions() -> None:
@@ -84,7 +84,7 @@ class TestPictures:
     def test_top_words_are_ordered_by_count_then_name(self) -> None:
         assert SCENE.top(2) == [("of", 9), ("a", 7)]
 
-    def test_a_line_is_complete(self) -> None:
+    def test_a_progress_line_shows_every_figure(self) -> None:
         assert progress_line(SCENE) == (
             "running, batch 3: 80 of 100 lines written, 50 counted, lag 30, 1,234 records/s; of 9, a 7, the 7"
         )
@@ -131,18 +131,18 @@ class TestVerdict:
         console = Console(file=io.StringIO(), width=200)
         return report(console, DemoOptions(100, False, "local"), verdict), console.file.getvalue()  # type: ignore[attr-defined]
 
-    def test_right(self) -> None:
+    def test_without_differences_has_exit_code_0(self) -> None:
         code, text = self.reported(Verdict(1_000, 20, (), 2.0))
         assert code == 0
         assert text.startswith("✓ Correct: 1,000 words (20 different) in 100 lines")
 
-    def test_wrong(self) -> None:
+    def test_with_differences_has_exit_code_1_and_lists_them(self) -> None:
         code, text = self.reported(Verdict(1_000, 20, (("the", 7, 6),), 2.0))
         assert code == 1
         assert "'the' should be 7, but is 6" in text
 
 
-def test_commands_name_broker_topic_and_group() -> None:
+def test_printed_commands_name_the_broker_the_topic_and_the_group() -> None:
     texts = [command for _, command in commands("127.0.0.1:9", "/usr/bin/java", Path("/jars"))]
 
     assert all(
@@ -170,11 +170,11 @@ def test_settings_of_applications_are_set_aside_and_those_of_the_broker_are_kept
 
     set_settings_aside()
 
-    left = {name for name in os.environ if name.upper().startswith("MILLSTREAM_")}
-    assert left == {*before, "MILLSTREAM_KAFKA_JARS", "MILLSTREAM_X"}
+    remaining = {name for name in os.environ if name.upper().startswith("MILLSTREAM_")}
+    assert remaining == {*before, "MILLSTREAM_KAFKA_JARS", "MILLSTREAM_X"}
 
 
-def test_quiet_sends_children_to_the_file_and_leaves_the_terminal_reachable(
+def test_quiet_redirects_child_output_to_a_file_and_keeps_the_terminal_writable(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log"

@@ -1,7 +1,7 @@
-"""``millstream demo`` as a user runs it: what it prints, how it ends, and that nothing is left, however it ends.
+"""``millstream demo`` as a user runs it: its output, its exit code, and that it leaves no process and no file behind.
 
-Every process that a demo starts inherits its environment, so a mark in there finds them all, whatever sessions and groups
-they have made for themselves. Every file goes below one ``TMPDIR``, which must be empty afterwards.
+Every process of a demo inherits an environment variable, so the test finds processes in other sessions and process groups too.
+Every file is below one ``TMPDIR``, which must be empty afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARK = "MILLSTREAM_TEST_MARK"
 
 
 class Demo:
-    """A demo in a process of its own."""
+    """A demo in a separate process."""
 
     def __init__(self, tmp_path: Path, *arguments: str, **environment: str) -> None:
         self.mark = uuid.uuid4().hex
@@ -82,7 +82,9 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
         demo.kill()
 
 
-def test_counts_words_confirms_the_counts_and_leaves_nothing(tmp_path: Path, demos: list[Demo]) -> None:
+def test_the_demo_counts_words_confirms_the_counts_and_leaves_nothing_behind(
+    tmp_path: Path, demos: list[Demo]
+) -> None:
     # A setting of the user's own applications must not reach the demo: with this one it could not connect.
     demo = Demo(tmp_path, "--lines", "2000", MILLSTREAM_KAFKA='{"security.protocol": "SSL"}')
     demos.append(demo)
@@ -111,7 +113,7 @@ def test_keep_leaves_everything_running_and_prints_commands_that_work(
     lag = subprocess.run(groups, capture_output=True, text=True, check=True).stdout
     rows = re.findall(
         r"millstream-demo +lines +\d+ +(\d+) +\d+ +(\d+) ", lag
-    )  # none for a partition without lines
+    )  # a partition without lines has no row
     assert sum(int(current) for current, _ in rows) == 500, lag
     assert {left for _, left in rows} == {"0"}, lag
 

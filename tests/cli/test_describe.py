@@ -1,4 +1,4 @@
-"""``millstream describe`` and the command itself, without starting anything."""
+"""``millstream describe``, and how commands find the topology of a program and report missing packages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("attribute", ["topology", "builder", "build", "app"])
-def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str) -> None:
+def test_topologies_builders_functions_and_applications_can_be_described(
+    program: str, attribute: str
+) -> None:
     text = described(f"{program}:{attribute}", DescribeFormat.text)
 
     assert text.startswith(
@@ -59,7 +61,7 @@ def test_what_is_or_becomes_a_topology_is_described(program: str, attribute: str
         ("plan", "Application shop\n"),
     ],
 )
-def test_in_every_format(program: str, form: str, beginning: str) -> None:
+def test_a_topology_is_described_in_every_format(program: str, form: str, beginning: str) -> None:
     assert described(f"{program}:app", DescribeFormat(form)).startswith(beginning)
 
 
@@ -75,7 +77,7 @@ def test_in_every_format(program: str, form: str, beginning: str) -> None:
         ("no_such_module:app", "there is no module 'no_such_module'"),
     ],
 )
-def test_an_error_says_what_to_write(program: str, target: str, message: str) -> None:
+def test_an_invalid_target_is_refused_with_a_hint(program: str, target: str, message: str) -> None:
     with pytest.raises(TargetError) as caught:
         described(target.format(program), DescribeFormat.text)
     assert message in str(caught.value)
@@ -83,14 +85,14 @@ def test_an_error_says_what_to_write(program: str, target: str, message: str) ->
 
 def test_a_function_with_parameters_is_refused(program: str) -> None:
     Path(f"{program}_made.py").write_text("def topology(topic, *, key=None): ...")
-    for made in (
+    for load in (
         lambda: described(f"{program}_made:topology", DescribeFormat.text),
         lambda: topology_of(f"{program}_made:topology"),
     ):
         with pytest.raises(
             TargetError, match=r"'\w+:topology' needs the argument 'topic'; it should be .*without parameters"
         ):
-            made()
+            load()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_a_function_with_parameters_is_refused(program: str) -> None:
         ("from builtins import max as topology", r"is of type builtin_function_or_method; it should be a"),
     ],
 )
-def test_a_function_that_cannot_be_called_here_is_refused(program: str, text: str, why: str) -> None:
+def test_an_async_or_builtin_function_is_refused(program: str, text: str, why: str) -> None:
     Path(f"{program}_odd.py").write_text(text)
     with pytest.raises(TargetError, match=why):
         topology_of(f"{program}_odd:topology")
@@ -115,7 +117,9 @@ def test_a_function_that_cannot_be_called_here_is_refused(program: str, text: st
         ("def app(:", "SyntaxError: invalid syntax"),
     ],
 )
-def test_a_module_that_fails_is_shown_with_its_own_lines_only(program: str, text: str, why: str) -> None:
+def test_the_traceback_of_a_failing_import_has_only_lines_of_the_program(
+    program: str, text: str, why: str
+) -> None:
     Path(f"{program}_broken.py").write_text(text)
     with pytest.raises(TargetError) as caught:
         described(f"{program}_broken:app", DescribeFormat.text)
@@ -127,13 +131,13 @@ def test_a_module_that_fails_is_shown_with_its_own_lines_only(program: str, text
     assert "program_targets" not in message
 
 
-def test_a_missing_package_of_an_extra_is_left_to_the_command(program: str) -> None:
+def test_a_missing_package_of_an_extra_is_not_an_error_of_the_program(program: str) -> None:
     Path(f"{program}_spark.py").write_text("import pyspark.no_such_module")
     with pytest.raises(ModuleNotFoundError, match=r"pyspark\.no_such_module"):
         described(f"{program}_spark:app", DescribeFormat.text)
 
 
-def test_a_function_that_fails_is_shown_with_its_own_lines_only(program: str) -> None:
+def test_the_traceback_of_a_failing_function_has_only_lines_of_the_program(program: str) -> None:
     Path(f"{program}_fails.py").write_text("def topology():\n    return {}['shop']\n")
     with pytest.raises(TargetError, match=rf"'{program}_fails:topology' failed:\n") as caught:
         topology_of(f"{program}_fails:topology")
@@ -148,27 +152,27 @@ def test_a_missing_module_that_a_function_imports_is_an_error_of_the_program(pro
     assert str(caught.value).endswith("ModuleNotFoundError: No module named 'no_such_module'")
 
 
-def test_a_function_is_called_once(program: str) -> None:
+def test_a_topology_function_is_called_only_once(program: str) -> None:
     Path(f"{program}_once.py").write_text(
         f"from {program} import topology as made\ncalls = []\ndef topology():\n    calls.append(1)\n    return made\n"
         "def again():\n    return again\n"
     )
     application_of(f"{program}_once:topology", "shop", {"bootstrap_servers": "b:1"})
     assert sys.modules[f"{program}_once"].calls == [1]
-    for made in (
+    for load in (
         lambda: described(f"{program}_once:again", DescribeFormat.text),
         lambda: topology_of(f"{program}_once:again"),
     ):
         with pytest.raises(TargetError, match="is of type function; it should be a Topology"):
-            made()
+            load()
 
 
-def test_an_empty_id_is_refused(program: str) -> None:
+def test_an_empty_application_id_is_refused(program: str) -> None:
     with pytest.raises(ms.errors.TopologyError, match="'' cannot be the name of an application"):
         application_of(f"{program}:topology", "", {"bootstrap_servers": "b:1"})
 
 
-def test_the_command_prints_and_ends(program: str) -> None:
+def test_describe_prints_the_plan_or_an_error_and_sets_the_exit_code(program: str) -> None:
     runner = CliRunner()
 
     good = runner.invoke(app, ["describe", f"{program}:app", "--format", "plan"])
@@ -217,7 +221,7 @@ def test_a_command_that_needs_spark_prints_how_to_install_it(command: list[str])
     assert "pip install 'millstream[spark]'" in message
 
 
-def test_a_running_application_takes_commands_without_spark(tmp_path: Path) -> None:
+def test_the_status_command_works_without_spark(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WITHOUT_SPARK, "status", "x", "--state-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""The findings of ``millstream doctor``: small functions judge plain values, and the checks run on this machine."""
+"""The findings of ``millstream doctor``, for given values and on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def inquiry(tmp_path: Path, servers: str | None = None, topics: tuple[str, ...] 
 
 
 class TestPython:
-    def test_is_judged_by_its_numbers(self) -> None:
+    def test_must_be_version_3_11_or_newer(self) -> None:
         assert machine.python_finding((3, 11, 0)).ok
         assert machine.python_finding((3, 10, 18)) == Finding(
             "Python", False, "3.10.18", "create the environment with Python 3.11 or newer"
@@ -29,7 +29,7 @@ class TestPython:
 
 
 class TestPackages:
-    def test_come_from_the_metadata_with_those_of_spark(self) -> None:
+    def test_are_read_from_the_metadata_including_the_spark_extra(self) -> None:
         lines = ["pyspark>=4.2; extra == 'spark'", "pandas<3,>=2.2", "rich>=13.9; extra == 'cli'", "lmdb"]
         lines += ["here>=1; python_version >= '3'", "elsewhere; python_version < '3'"]
 
@@ -52,10 +52,10 @@ class TestPackages:
             ("anything", ">=1", False),
         ],
     )
-    def test_must_be_within_their_limits(self, found: str, limits: str, fits: bool) -> None:
+    def test_must_satisfy_their_version_limits(self, found: str, limits: str, fits: bool) -> None:
         assert machine.satisfies(found, limits) == fits
 
-    def test_that_are_too_old_or_missing_come_with_the_command_that_repairs_it(self) -> None:
+    def test_that_are_too_old_or_missing_are_reported_with_a_pip_command(self) -> None:
         old, missing = (
             machine.package_finding("lmdb", ">=99"),
             machine.package_finding("no-such-package", ">=1"),
@@ -66,7 +66,7 @@ class TestPackages:
         assert (missing.ok, missing.detail) == (False, "not installed")
         assert missing.fix.endswith("-m pip install 'no-such-package>=1'")
 
-    def test_of_this_environment_are_fine(self, tmp_path: Path) -> None:
+    def test_of_this_environment_are_ok(self, tmp_path: Path) -> None:
         findings = machine.check_packages(inquiry(tmp_path))
 
         assert {"pyspark", "pandas", "protobuf", "pyarrow", "confluent-kafka", "lmdb"} <= {
@@ -100,7 +100,7 @@ class TestJava:
         assert finding.detail == f"{java} (JAVA_HOME is {tmp_path}) is Java 11, too old for Kafka"
         assert finding.fix.startswith("Install Java 17 or newer")
 
-    def test_is_shown_with_its_version_whatever_else_it_prints(
+    def test_is_shown_with_its_version_even_if_it_prints_other_lines(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         java = tmp_path / "bin" / "java"
@@ -115,12 +115,12 @@ class TestJava:
 
 
 class TestMemory:
-    def test_is_judged_against_two_gibibytes(self) -> None:
+    def test_must_be_at_least_two_gibibytes_if_it_is_known(self) -> None:
         assert machine.memory_finding(2 << 30).ok
         assert not machine.memory_finding((2 << 30) - 1).ok
         assert machine.memory_finding(None).ok
 
-    def test_of_a_container_is_what_its_limit_leaves(self, tmp_path: Path) -> None:
+    def test_of_a_container_is_limited_by_its_cgroup(self, tmp_path: Path) -> None:
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8000 kB\n")
         assert machine.available_memory(tmp_path) == 8_000 * 1024
@@ -136,14 +136,14 @@ class TestMemory:
 
 
 class TestStateDirectory:
-    def test_is_neither_made_nor_littered(self, tmp_path: Path) -> None:
+    def test_is_neither_created_nor_changed_by_the_checks(self, tmp_path: Path) -> None:
         question = inquiry(tmp_path)
 
         assert machine.check_disk(question).ok
         assert machine.check_lmdb_file(question).ok
         assert list(tmp_path.iterdir()) == []
 
-    def test_below_a_file_cannot_be(self, tmp_path: Path) -> None:
+    def test_below_a_file_is_checked_at_the_nearest_existing_directory(self, tmp_path: Path) -> None:
         (tmp_path / "state").write_text("a file")
 
         assert existing_part(tmp_path / "state" / "deeper") == tmp_path
@@ -154,10 +154,10 @@ class TestStateDirectory:
 
 
 class TestLoopback:
-    def test_works_here(self, tmp_path: Path) -> None:
+    def test_works_on_this_machine(self, tmp_path: Path) -> None:
         assert [finding.ok for finding in machine.check_loopback(inquiry(tmp_path))] == [True, True, True]
 
-    def test_without_localhost_gives_the_line_to_add(
+    def test_without_localhost_is_reported_with_the_line_to_add(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         def unknown(name: str) -> str:
@@ -172,11 +172,11 @@ class TestLoopback:
 
 
 class TestBrokers:
-    def test_are_left_out_when_none_is_configured(self, tmp_path: Path) -> None:
+    def test_are_required_only_if_topics_are_given(self, tmp_path: Path) -> None:
         assert brokers.check_brokers(inquiry(tmp_path)) == []
         assert not brokers.check_brokers(inquiry(tmp_path, topics=("a",)))[0].ok
 
-    def test_that_do_not_answer_are_a_problem_with_its_reason(self, tmp_path: Path) -> None:
+    def test_that_do_not_answer_are_reported_with_the_reason(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
         [finding] = brokers.check_brokers(inquiry(tmp_path, f"127.0.0.1:{port}", ("a",)))
@@ -194,7 +194,7 @@ class TestBrokers:
         assert "kafka:9092: Name or service not known" in finding.detail
         assert "advertised.listeners" in finding.fix
 
-    def test_topics_are_listed_with_their_partitions_or_the_command_that_creates_them(self) -> None:
+    def test_topics_are_shown_with_their_partitions_or_the_command_that_creates_them(self) -> None:
         existing, missing = (brokers.topic_finding(t, {"lines": 4}, "b:1") for t in ("lines", "counts"))
 
         assert (existing.ok, existing.detail) == (True, "4 partitions")
@@ -202,7 +202,9 @@ class TestBrokers:
         assert missing.fix == "kafka-topics.sh --bootstrap-server b:1 --create --topic counts --partitions 4"
 
     @pytest.mark.broker
-    def test_that_answer_are_fine(self, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    def test_that_answer_are_ok_and_their_missing_topics_are_reported(
+        self, kafka: EmbeddedKafka, tmp_path: Path
+    ) -> None:
         kafka.create_topic("doctor", partitions=3)
         question = inquiry(tmp_path, kafka.bootstrap_servers, ("doctor", "nobody"))
 
@@ -216,7 +218,7 @@ class TestBrokers:
 
 
 class TestJars:
-    def test_may_be_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_can_be_in_a_directory_of_the_user(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("MILLSTREAM_KAFKA_JARS", str(tmp_path))
         assert not brokers.check_jars(inquiry(tmp_path)).ok
 
@@ -240,15 +242,17 @@ class TestReport:
             monkeypatch.delenv(f"MILLSTREAM_{name}", raising=False)
         monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
 
-    def shown(self, monkeypatch: pytest.MonkeyPatch, *entries: doctor_report.DoctorEntry) -> tuple[int, str]:
+    def run_report(
+        self, monkeypatch: pytest.MonkeyPatch, *entries: doctor_report.DoctorEntry
+    ) -> tuple[int, str]:
         monkeypatch.setattr(doctor_report, "CHECKS", entries)
         screen = io.StringIO()
         return doctor_report.examine(None, (), Console(file=screen, width=200)), screen.getvalue()
 
-    def test_fails_only_for_what_is_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_fails_only_if_a_required_check_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
         good, bad = Finding("good", True, "there"), Finding("bad", False, "missing", "get it")
 
-        code, text = self.shown(
+        code, text = self.run_report(
             monkeypatch,
             doctor_report.DoctorEntry(lambda _: good),
             doctor_report.DoctorEntry(lambda _: [bad], required=False),
@@ -256,20 +260,22 @@ class TestReport:
         assert code == 0
         assert "ok      good: there\nnote    bad: missing\n        -> get it\n" in text
 
-        code, text = self.shown(monkeypatch, doctor_report.DoctorEntry(lambda _: [good, bad]))
+        code, text = self.run_report(monkeypatch, doctor_report.DoctorEntry(lambda _: [good, bad]))
         assert code == 1
         assert "problem bad: missing\n" in text
         assert text.endswith("Required checks that failed (1): bad\n")
 
-    def test_goes_on_when_a_package_cannot_be_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_a_check_whose_package_cannot_be_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def check_package(_: Inquiry) -> Finding:
             raise ImportError("no module named 'lmdb'")
 
-        code, text = self.shown(monkeypatch, doctor_report.DoctorEntry(check_package))
+        code, text = self.run_report(monkeypatch, doctor_report.DoctorEntry(check_package))
         assert code == 1
         assert "problem package: cannot be checked: no module named 'lmdb'\n" in text
 
-    def test_asks_what_the_settings_say(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_uses_the_settings_of_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", "b:1")
         monkeypatch.setenv("MILLSTREAM_KAFKA", '{"sasl.mechanism": "PLAIN"}')
 

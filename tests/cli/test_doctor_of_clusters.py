@@ -1,4 +1,4 @@
-"""``millstream doctor --master`` on executors; tests/integration/test_cluster.py uses a real cluster."""
+"""``millstream doctor --master``: the checks of executors. tests/integration/test_cluster.py uses a real cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOUND: Facts = {
 }
 
 
-def test_an_executor_with_nothing_wrong_has_one_line() -> None:
+def test_an_executor_without_problems_is_reported_in_one_line() -> None:
     (finding,) = executor_findings(SOUND, {"lmdb": ">=1.6"}, OWN)
     assert (finding.name, finding.ok) == ("executor 3 on node", True)
     assert (
@@ -72,7 +72,7 @@ def test_an_executor_with_nothing_wrong_has_one_line() -> None:
         ({"directories": {"/state": ("", 1 << 29)}}, "/state has 0.5 GiB free", "with 1 GiB"),
     ],
 )
-def test_each_thing_that_is_wrong_has_its_line_and_what_to_do(
+def test_each_problem_of_an_executor_is_reported_with_its_fix(
     other: dict[str, Any], detail: str, fix: str
 ) -> None:
     facts = cast("Facts", {**SOUND, **other})
@@ -81,7 +81,7 @@ def test_each_thing_that_is_wrong_has_its_line_and_what_to_do(
     assert fix in finding.fix
 
 
-def test_the_probe_distinguishes_what_exists_from_what_is_missing(tmp_path: Path) -> None:
+def test_the_probe_reports_packages_addresses_and_directories(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as open_port, socket.create_server(("127.0.0.1", 0)) as other:
         reachable, unreachable = open_port.getsockname(), other.getsockname()
         other.close()
@@ -94,16 +94,16 @@ def test_the_probe_distinguishes_what_exists_from_what_is_missing(tmp_path: Path
             [str(tmp_path / "new"), str(shared)],
             5.0,
         )
-        found = look(wanted, lambda _: "7")
-    assert (found["executor"], found["python"]) == ("7", platform.python_version())
-    assert found["versions"]["no-such-package"] == ("", "not installed")
-    assert found["versions"]["pyspark"][1] == ""
-    assert list(found["unreachable"]) == [f"127.0.0.1:{unreachable[1]}"]
-    assert [why for why, _ in found["directories"].values()] == ["", "can be written by other users"]
+        result = look(wanted, lambda _: "7")
+    assert (result["executor"], result["python"]) == ("7", platform.python_version())
+    assert result["versions"]["no-such-package"] == ("", "not installed")
+    assert result["versions"]["pyspark"][1] == ""
+    assert list(result["unreachable"]) == [f"127.0.0.1:{unreachable[1]}"]
+    assert [why for why, _ in result["directories"].values()] == ["", "can be written by other users"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shared"]
 
 
-def test_errors_of_spark_are_printed_in_one_line() -> None:
+def test_a_spark_error_is_reported_in_one_line() -> None:
     error = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.Foo\n"
         "pyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11"
@@ -114,7 +114,7 @@ def test_errors_of_spark_are_printed_in_one_line() -> None:
     assert finding.detail.endswith("3.10 than that in driver: 3.11")
 
 
-def test_without_a_cluster_no_executor_is_looked_at(tmp_path: Path) -> None:
+def test_without_a_cluster_no_executor_is_checked(tmp_path: Path) -> None:
     assert check_executors(Inquiry(None, (), tmp_path, {})) == []
     (finding,) = check_executors(Inquiry(None, (), tmp_path, {}, master="local[2]"))
     assert finding.ok

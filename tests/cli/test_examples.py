@@ -1,4 +1,4 @@
-"""The programs in ``examples/`` do what they say, run as a user runs them."""
+"""The programs in ``examples/`` work when they run as a user runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES = ["to be or not to be", "that is the question", "to die to sleep"]
 
 
-def test_the_example_of_a_test_passes() -> None:
+def test_the_example_test_passes() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "wordcount_test.py"]
     done = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,12 +43,12 @@ def test_word_count_counts_until_it_is_interrupted(tmp_path: Path) -> None:
             )
             try:
                 expected = Counter(word for line in LINES for word in line.split())
-                found = await_counts(kafka, expected, program)
+                counts = await_counts(kafka, expected, program)
             finally:
                 program.send_signal(signal.SIGINT)
                 code = program.wait(60)
             output.seek(0)
-            assert (found, code) == (expected, 0), output.read()
+            assert (counts, code) == (expected, 0), output.read()
 
 
 def await_counts(
@@ -57,7 +57,7 @@ def await_counts(
     deadline = time.monotonic() + 200
     while True:
         records = kafka.consume("counts")
-        found = Counter({record.key.decode(): int.from_bytes(record.value, "big") for record in records})
-        if found == expected or time.monotonic() > deadline or program.poll() is not None:
-            return found
+        counts = Counter({record.key.decode(): int.from_bytes(record.value, "big") for record in records})
+        if counts == expected or time.monotonic() > deadline or program.poll() is not None:
+            return counts
         time.sleep(0.2)

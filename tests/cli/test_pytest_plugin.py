@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest of their own."""
+"""The pytest plugin, in separate runs of pytest."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def test_pytest_finds_the_plugin() -> None:
     assert f"src/{module}.py" in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
-def test_a_run_that_does_not_use_it_imports_nothing(tmp_path: Path) -> None:
+def test_an_unused_plugin_does_not_import_millstream(tmp_path: Path) -> None:
     code, output = run(tmp_path, UNUSED)
     assert code == 0, output
 
 
-def test_drivers_and_tables(tmp_path: Path) -> None:
+def test_drivers_are_closed_and_differences_are_shown_as_tables(tmp_path: Path) -> None:
     code, output = run(tmp_path, USED)
     assert code == 1, output
     assert "1 failed, 2 passed" in output
@@ -122,7 +122,7 @@ def test_drivers_and_tables(tmp_path: Path) -> None:
     assert "+ | a   | 1     |" in output
 
 
-def test_a_driver_that_fails_to_close_keeps_no_other_open(tmp_path: Path) -> None:
+def test_a_driver_that_fails_to_close_does_not_keep_others_open(tmp_path: Path) -> None:
     code, output = run(tmp_path, CLOSED_WITH_AN_ERROR)
     assert code == 1, output
     assert "2 passed, 1 error" in output
@@ -131,6 +131,6 @@ def test_a_driver_that_fails_to_close_keeps_no_other_open(tmp_path: Path) -> Non
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_an_application_on_the_broker_and_the_session_of_the_plugin(tmp_path: Path) -> None:
+def test_an_application_runs_on_the_broker_and_the_session_of_the_plugin(tmp_path: Path) -> None:
     code, output = run(tmp_path, ON_SPARK)
     assert code == 0, output

@@ -1,4 +1,4 @@
-"""Options and arguments that the command line refuses, without a broker: one line, and an exit code that is not 0."""
+"""Options and arguments that the command line refuses without a broker, with an error and a non-zero exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from millstream.edge.cli.commands import app
         (["doctor", "--master", ""], 2, "Input should be local[*], spark://host:7077, yarn"),
     ],
 )
-def test_an_option_that_has_no_meaning_is_refused(
+def test_an_invalid_option_is_refused_and_nothing_is_written(
     arguments: list[str], code: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_an_option_that_has_no_meaning_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"MILLSTREAM_STATE_DIR=a\0b"])
-def test_a_file_of_variables_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_an_env_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / ".env"
     file.write_bytes(content)
     result = CliRunner().invoke(app, ["--env-file", str(file), "status", "shop"])

@@ -1,4 +1,4 @@
-"""How the options of ``millstream reset`` are read."""
+"""How ``millstream reset`` parses and checks its options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.core.runtime.reset import Move, Target
 from millstream.edge.checkpoint.application_reset import ResetPlan, ResetRequest
 from millstream.edge.cli.reset_command import check_listed, target_of
 
-NONE: dict[str, Any] = {
+NO_OPTIONS: dict[str, Any] = {
     "to_earliest": False,
     "to_latest": False,
     "to_offset": None,
@@ -29,16 +29,16 @@ NONE: dict[str, Any] = {
     ("text", "expected"),
     [("PT30M", 1_800_000), ("P1W", 604_800_000), ("P2DT1H1M1.5S", 176_461_500), ("P1Y", 31_536_000_000)],
 )
-def test_durations(text: str, expected: int) -> None:
-    target = target_of(**{**NONE, "by_duration": text})
+def test_a_duration_is_subtracted_from_the_current_time(text: str, expected: int) -> None:
+    target = target_of(**{**NO_OPTIONS, "by_duration": text})
     assert target.kind == "time"
     assert 0 <= time.time() * 1000 - expected - target.value < 60_000  # noqa: TID251 - the command's own clock
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "30m", "30", "-PT1S"])
-def test_no_durations(text: str) -> None:
+def test_text_that_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="is not a duration"):
-        target_of(**{**NONE, "by_duration": text})
+        target_of(**{**NO_OPTIONS, "by_duration": text})
 
 
 @pytest.mark.parametrize("content", ["topic,0,5\n".encode("utf-16"), b"caf\xe9,0,5\n"])
@@ -46,12 +46,12 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path, content: bytes) -> 
     file = tmp_path / "offsets.csv"
     file.write_bytes(content)
     with pytest.raises(SettingsError, match=r"offsets\.csv' cannot be read: .*utf-8"):
-        target_of(**{**NONE, "from_file": file})
+        target_of(**{**NO_OPTIONS, "from_file": file})
 
 
 @pytest.mark.parametrize("option", [{"to_datetime": "0001-01-01"}, {"by_duration": "P999999D"}])
-def test_a_time_before_1970_is_the_beginning(option: dict[str, str]) -> None:
-    assert target_of(**{**NONE, **option}) == Target("time", 0)
+def test_a_time_before_1970_means_the_beginning(option: dict[str, str]) -> None:
+    assert target_of(**{**NO_OPTIONS, **option}) == Target("time", 0)
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_a_time_before_1970_is_the_beginning(option: dict[str, str]) -> None:
         ("in;0;5\n", r"offsets\.csv': line 1 is 'in;0;5'; it should be topic,partition,offset"),
     ],
 )
-def test_a_file_without_clear_offsets_is_refused(tmp_path: Path, content: str, why: str) -> None:
+def test_a_file_without_valid_offsets_is_refused(tmp_path: Path, content: str, why: str) -> None:
     file = tmp_path / "offsets.csv"
     file.write_text(content)
     with pytest.raises(SettingsError, match=why):
-        target_of(**{**NONE, "from_file": file})
+        target_of(**{**NO_OPTIONS, "from_file": file})
 
 
 def test_a_file_that_does_not_exist_is_named_once() -> None:
     with pytest.raises(SettingsError, match=r"^'/none\.csv' cannot be read: No such file or directory$"):
-        target_of(**{**NONE, "from_file": Path("/none.csv")})
+        target_of(**{**NO_OPTIONS, "from_file": Path("/none.csv")})
 
 
 def plan_of(*partitions: tuple[str, int]) -> ResetPlan:

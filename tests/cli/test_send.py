@@ -1,4 +1,4 @@
-"""``millstream send`` of the lines of standard input."""
+"""How ``millstream send`` reads lines from standard input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.core.model.errors import SettingsError
 from millstream.edge.cli.record_commands import _lines
 
 
-def test_lines_that_are_not_text_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_are_not_utf_8_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\n"), encoding="utf-8"))
     assert list(_lines()) == ["a", ""]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
@@ -21,7 +21,7 @@ def test_lines_that_are_not_text_are_an_error(monkeypatch: pytest.MonkeyPatch) -
         list(_lines())
 
 
-def test_lines_may_end_as_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_may_have_windows_line_endings(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.TextIOWrapper(io.BytesIO(b"a\r\n\r\nb\rc\r\nd"), encoding="utf-8", newline="\n")
     monkeypatch.setattr(sys, "stdin", text)
     assert list(_lines()) == ["a", "", "b\rc", "d"]

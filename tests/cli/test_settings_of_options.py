@@ -1,4 +1,4 @@
-"""Settings from ``--set`` and ``--bootstrap-servers``."""
+"""Settings from the options ``--set`` and ``--bootstrap-servers``."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from millstream.edge.settings.settings_loading import settings_from
         ("output=json", "output", "json"),
     ],
 )
-def test_a_setting_has_the_type_of_the_keyword(word: str, name: str, expected: Any) -> None:
-    given = {"bootstrap_servers": "b:1", **settings_in([word])}
-    assert getattr(settings_from(given), name) == expected
+def test_a_setting_is_parsed_as_its_type(word: str, name: str, expected: Any) -> None:
+    keywords = {"bootstrap_servers": "b:1", **settings_in([word])}
+    assert getattr(settings_from(keywords), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_a_setting_has_the_type_of_the_keyword(word: str, name: str, expected: A
         (["output"], "'output' is not a setting; write name=value"),
     ],
 )
-def test_what_is_no_setting_is_refused(words: list[str], why: str) -> None:
+def test_an_invalid_unknown_or_repeated_setting_is_refused(words: list[str], why: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(why)):
         settings_in(words)
 
 
-def test_brokers_are_given_once() -> None:
+def test_bootstrap_servers_that_are_given_twice_are_refused() -> None:
     with pytest.raises(SettingsError, match="'bootstrap_servers' is given twice"):
         settings_in(["bootstrap_servers=b:1"], "b:2")

@@ -1,4 +1,4 @@
-"""``millstream shell``: a topology in a lab, and a prompt of Python or IPython."""
+"""``millstream shell``: a topology in a lab, with a prompt of Python or IPython."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print("names:", lab, ms.__name__, topology is lab._topology)
         (["examples.wordcount:topology", "--set", "unknown=1", "--bootstrap-servers", "nobody:1"], "unknown"),
     ],
 )
-def test_what_cannot_run_is_refused(
+def test_an_unknown_topology_or_setting_is_refused(
     arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -45,7 +45,7 @@ def test_what_cannot_run_is_refused(
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_what_is_typed_runs_on_a_broker_and_spark(tmp_path: Path) -> None:
+def test_typed_statements_run_with_a_broker_and_spark(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "millstream", "shell", "examples.wordcount:topology", "--id", "tried"],
         cwd=ROOT,
@@ -67,7 +67,9 @@ def test_what_is_typed_runs_on_a_broker_and_spark(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark")
-def test_without_ipython_it_is_a_prompt_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ipython_the_shell_is_a_python_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("MILLSTREAM_STATE_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "IPython", None)

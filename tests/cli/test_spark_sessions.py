@@ -12,7 +12,7 @@ from millstream.edge.settings.settings import Settings
 SETTINGS = Settings(bootstrap_servers="unused:1", checkpoint_location="hdfs://x/shop")
 
 
-def test_a_checkpoint_that_spark_cannot_reach_is_an_error_of_one_line() -> None:
+def test_a_checkpoint_that_spark_cannot_reach_is_a_one_line_error() -> None:
     unreachable = IllegalArgumentException("java.net.UnknownHostException: x\n\tat org.apache.hadoop")
     with pytest.raises(SparkRuntimeError) as caught, Sessions("shop", SETTINGS):
         raise unreachable
@@ -23,6 +23,6 @@ def test_a_checkpoint_that_spark_cannot_reach_is_an_error_of_one_line() -> None:
     assert caught.value.__cause__ is unreachable
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_are_not_converted() -> None:
     with pytest.raises(KeyError), Sessions("shop", SETTINGS):
         raise KeyError("x")

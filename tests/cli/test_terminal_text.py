@@ -1,4 +1,4 @@
-"""No command shows control characters of records, which could change the terminal."""
+"""Commands escape control characters in records, because they could change the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ESCAPED = r"a\x1b]0;owned\x07\x9b31m\x7f\u202eb"
 
 
 @pytest.mark.parametrize("value", [HOSTILE, [HOSTILE], {HOSTILE: HOSTILE}])
-def test_records_and_entries_are_printable(value: Any) -> None:
+def test_records_and_store_entries_are_printed_without_control_characters(value: Any) -> None:
     tapped = TapRecord("node", "0_0", 1, 0, "in", 0, 0, HOSTILE, value, 0, (), cut=False)
     lines = [
         record_commands._line(PeekedRecord(0, 0, 0, HOSTILE, value, [])),
@@ -37,7 +37,7 @@ def test_records_and_entries_are_printable(value: Any) -> None:
     assert all(ESCAPED in line for line in lines[:3])
 
 
-def test_the_error_in_top_is_printable() -> None:
+def test_top_shows_errors_without_control_characters() -> None:
     status = replace(Status("failed", 1, {}, 0.0, 0), error=f"ValueError\n{HOSTILE}")
     console = Console(file=StringIO(), width=200)
     with console.capture() as shown:
@@ -51,7 +51,7 @@ def test_the_error_in_top_is_printable() -> None:
     [
         (1_700_000_000_123, "2023-11-14T22:13:20.123Z"),
         (-1, "1969-12-31T23:59:59.999Z"),
-        (1_700_000_000_123_456, "1700000000123456 ms"),  # of a producer that writes microseconds
+        (1_700_000_000_123_456, "1700000000123456 ms"),  # from a producer that writes microseconds
         (-(2**63), f"{-(2**63)} ms"),
     ],
 )
@@ -63,7 +63,7 @@ def test_every_timestamp_can_be_shown(timestamp: int, shown: str) -> None:
     assert dead_letter_text._row(letter, False)[2] == shown
 
 
-def test_json_has_only_what_json_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_contains_only_standard_json(monkeypatch: pytest.MonkeyPatch) -> None:
     row = PeekedRecord(0, 0, 0, "k", [float("nan"), float("-inf")], [])
     monkeypatch.setattr(text_records, "peeked", lambda *_: [row])
     shown = CliRunner().invoke(app, ["peek", "in", "--json", "--bootstrap-servers", "nowhere:1"]).stdout

@@ -1,4 +1,4 @@
-"""The word count of the examples as a separate program, with correct results however often it is killed."""
+"""Runs the word count of the examples as a separate program, which tests kill and start again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS: Final = [f"word{n}" for n in range(50)]
 
 
 class Counting:
-    """A word count, exactly once, that is started and killed."""
+    """An exactly-once word count that a test starts and kills."""
 
     def __init__(self, kafka: EmbeddedKafka, home: Path, checkpoint: str, spark: Mapping[str, str]) -> None:
         """Create the topics and the environment of the program."""
@@ -38,7 +38,7 @@ class Counting:
         self.process: subprocess.Popen[bytes] | None = None
         settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", **spark}
         (home / "spark-defaults.conf").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
-        given = {
+        variables = {
             "SPARK_CONF_DIR": str(home),
             "PYTHONPATH": str(Path(ms.__file__).parents[1]),
             "PYSPARK_PYTHON": sys.executable,
@@ -53,16 +53,16 @@ class Counting:
         }
         self.environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))
-        } | given
+        } | variables
 
     def write(self, lines: int) -> None:
-        """Write some more lines, of five words each."""
+        """Write more lines, of five words each."""
         new = [" ".join(_WORDS[(n * 7 + word * word) % 50] for word in range(5)) for n in range(lines)]
         self.kafka.produce("lines", [(None, line) for line in new])
         self.lines += new
 
     def start(self, **more: str) -> None:
-        """Start the program, with more in its environment."""
+        """Start the program, with additional environment variables."""
         with (self.home / "program.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(PROGRAM), self.kafka.bootstrap_servers],
@@ -74,9 +74,9 @@ class Counting:
             )
 
     def wait_for_results(self, more: int = 1) -> None:
-        """Wait until as many further results have been committed."""
-        wanted = self.results + more
-        self._wait(lambda: self.results >= wanted, f"{more} more results")
+        """Wait until this many more results have been committed."""
+        expected = self.results + more
+        self._wait(lambda: self.results >= expected, f"{more} more results")
 
     def wait_for_all(self) -> None:
         """Wait until everything that was written has been counted."""
@@ -85,11 +85,11 @@ class Counting:
 
     @property
     def results(self) -> int:
-        """How many results have been committed."""
+        """The number of committed results."""
         return len(self.kafka.consume("counts", isolation="read_committed"))
 
     def kill(self) -> None:
-        """Kill the program and all that it has started."""
+        """Kill the program and its child processes."""
         if self.process is not None and self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -110,14 +110,14 @@ class Counting:
         return (self.home / "program.log").read_text(errors="replace")[-6000:]
 
     def check(self) -> None:
-        """Compare the results with what plain Python counts: each word counted up one by one, and nothing twice."""
-        found: dict[str, list[int]] = {}
+        """Check that the results count each word up one by one, without duplicates, to the count of plain Python."""
+        counts: dict[str, list[int]] = {}
         for record in self.kafka.consume("counts", isolation="read_committed"):
             assert record.key is not None
             assert record.value is not None
-            found.setdefault(record.key.decode(), []).append(int.from_bytes(record.value, "big"))
-        wanted = Counter(word for line in self.lines for word in line.split())
-        assert found == {word: list(range(1, count + 1)) for word, count in wanted.items()}
+            counts.setdefault(record.key.decode(), []).append(int.from_bytes(record.value, "big"))
+        expected = Counter(word for line in self.lines for word in line.split())
+        assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
 
     def _wait(self, holds: Callable[[], bool], description: str) -> None:
         deadline = time.monotonic() + _WITHIN_S
@@ -131,7 +131,7 @@ class Counting:
 
 
 def kill_and_go_on(counting: Counting) -> None:
-    """Kill a program twice while it works; before the last start its local state is lost, too."""
+    """Kill the program twice while it works, and delete its local state before the last start."""
     counting.write(600)
     counting.start()
     counting.wait_for_results()

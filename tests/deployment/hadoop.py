@@ -14,7 +14,7 @@ from millstream.testing.kafka import resolve_jars
 
 JARS: Final = Path(pyspark.__file__).parent / "jars"
 VERSION: Final = next(JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-"""The version of Hadoop whose clients PySpark brings."""
+"""The version of the Hadoop clients in PySpark."""
 _NODES: Final = 2
 _YARN: Final = {
     "yarn.scheduler.minimum-allocation-mb": "128",
@@ -27,8 +27,8 @@ _YARN: Final = {
 }
 _MODULES: Final = (
     f"org.apache.hadoop:hadoop-client-minicluster:{VERSION}",
-    "org.junit.jupiter:junit-jupiter-api:5.13.4",  # what checks the directory of a name node here
-    "org.bouncycastle:bcpkix-jdk18on:1.82",  # certificates of a resource manager
+    "org.junit.jupiter:junit-jupiter-api:5.13.4",  # MiniDFSCluster uses it
+    "org.bouncycastle:bcpkix-jdk18on:1.82",  # the resource manager creates certificates with it
 )
 
 
@@ -56,7 +56,7 @@ def yarn(home: Path) -> Iterator[tuple[str, Path]]:
             cluster.init(conf)
             cluster.start()
             cluster.waitForNodeManagersToConnect(60_000)
-            yield files, _written(jvm, cluster.getConfig(), home / "hadoop-conf")
+            yield files, _write_configuration(jvm, cluster.getConfig(), home / "hadoop-conf")
         finally:
             cluster.stop()
 
@@ -72,7 +72,7 @@ def _files(jvm: Any) -> Iterator[str]:
         cluster.shutdown()
 
 
-def _written(jvm: Any, conf: Any, directory: Path) -> Path:
+def _write_configuration(jvm: Any, conf: Any, directory: Path) -> Path:
     directory.mkdir()
     for name in ("core-site.xml", "yarn-site.xml"):
         stream = jvm.java.io.FileOutputStream(str(directory / name))

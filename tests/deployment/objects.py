@@ -1,4 +1,4 @@
-"""An object store with the interface of S3: the server of moto, and what Spark needs to use it."""
+"""An object store with the interface of S3: the server of moto, and the Spark settings to use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULES: Final = [
     *(f"{_GROUP}:{module}:{_SDK}" for module in ("s3", "s3-transfer-manager", "sts", "apache-client")),
 ]
 WITHOUT: Final = [f"{_GROUP}:bundle"]
-"""All clients of AWS, more than 600 MB, which ``hadoop-aws`` asks for."""
+"""All clients of AWS, more than 600 MB, on which ``hadoop-aws`` depends."""
 _SERVER: Final = Path(__file__).parents[2] / "build/deployment/bin/moto_server"
 _BUCKET: Final = "checkpoints"
 _WITHIN_S: Final = 60.0

@@ -1,4 +1,4 @@
-"""Applications with Hadoop; for `make deployments`, which names this file: it downloads 110 MB of jars."""
+"""An application whose checkpoint is on HDFS. Only `make deployments` runs this file, which downloads 110 MB of jars."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedKafka]:
-    """A broker for each program: its id is always the same."""
-    with EmbeddedKafka(partitions=2) as made:
-        yield made
+    """A new broker for each program, because the application id is always the same."""
+    with EmbeddedKafka(partitions=2) as instance:
+        yield instance
 
 
 @pytest.fixture
 def counting(broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Counting]:
     """A word count whose checkpoint is on HDFS."""
     with hdfs(tmp_path) as files:
-        made = Counting(broker, tmp_path, f"{files}/checkpoints/word-count", {"spark.master": "local[2]"})
-        yield made
-        made.kill()
+        instance = Counting(broker, tmp_path, f"{files}/checkpoints/word-count", {"spark.master": "local[2]"})
+        yield instance
+        instance.kill()
 
 
 def test_a_checkpoint_on_hdfs_survives_kills_and_moves(counting: Counting) -> None:

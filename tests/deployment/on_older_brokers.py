@@ -1,4 +1,4 @@
-"""Tests of applications on brokers of older versions; for `make deployments`, which names this file."""
+"""Applications on brokers of older versions. Only `make deployments` runs this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application whose checkpoint is in an object store; for `make deployments`, which names this file."""
+"""An application whose checkpoint is in an object store. Only `make deployments` runs this file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1800)]
 def counting(tmp_path: Path) -> Iterator[Counting]:
     """A word count whose checkpoint is in the object store."""
     with EmbeddedKafka(partitions=2) as broker, object_store(tmp_path) as (bucket, settings):
-        made = Counting(broker, tmp_path, f"{bucket}/word-count", {"spark.master": "local[2]", **settings})
-        yield made
-        made.kill()
+        program = Counting(broker, tmp_path, f"{bucket}/word-count", {"spark.master": "local[2]", **settings})
+        yield program
+        program.kill()
 
 
 def test_a_checkpoint_in_an_object_store_survives_kills(counting: Counting) -> None:

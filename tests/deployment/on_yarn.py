@@ -1,4 +1,4 @@
-"""An application on YARN, its checkpoint on HDFS; for `make deployments`, which names this file."""
+"""An application on YARN whose checkpoint is on HDFS. Only `make deployments` runs this file."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _EXECUTORS = {
 def counting(tmp_path: Path) -> Iterator[Counting]:
     """A word count with two executors on YARN, and its checkpoint on HDFS."""
     with EmbeddedKafka(partitions=2) as broker, yarn(tmp_path) as (files, conf):
-        made = Counting(broker, tmp_path, f"{files}/checkpoints/word-count", _EXECUTORS)
-        made.environment["HADOOP_CONF_DIR"] = str(conf)
-        yield made
-        made.kill()
+        program = Counting(broker, tmp_path, f"{files}/checkpoints/word-count", _EXECUTORS)
+        program.environment["HADOOP_CONF_DIR"] = str(conf)
+        yield program
+        program.kill()
 
 
 def test_an_application_on_yarn_survives_kills(counting: Counting) -> None:

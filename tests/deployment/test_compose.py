@@ -1,4 +1,4 @@
-"""The files for Docker: services that fit together, settings that Millstream accepts, an image with what they start.
+"""The Docker files of the examples: the services fit together, the settings are valid, and the image contains the program.
 
 ``make deployments`` also checks them with hadolint and the schema of Compose.
 """
@@ -24,7 +24,7 @@ def compose() -> Any:
     return yaml.safe_load((EXAMPLES / "compose.yaml").read_text())
 
 
-def test_services_wait_for_those_that_are_there(compose: Any) -> None:
+def test_health_conditions_have_a_health_check_and_volumes_are_declared(compose: Any) -> None:
     services = compose["services"]
     for service in services.values():
         for name, waits in service.get("depends_on", {}).items():
@@ -33,7 +33,7 @@ def test_services_wait_for_those_that_are_there(compose: Any) -> None:
             assert volume.partition(":")[0] in compose["volumes"]
 
 
-def test_the_addresses_are_listeners_of_the_broker(compose: Any) -> None:
+def test_services_use_addresses_that_the_broker_advertises(compose: Any) -> None:
     broker = compose["services"]["kafka"]["environment"]
     advertised = dict(re.findall(r"(\w+)://([\w.]+:\d+)", broker["KAFKA_ADVERTISED_LISTENERS"]))
     listening = dict(re.findall(r"(\w+)://:(\d+)", broker["KAFKA_LISTENERS"]))
@@ -56,7 +56,7 @@ def test_the_topics_of_the_program_are_created(compose: Any) -> None:
     assert set(topics[1].split()) == set(re.findall(r'(?:stream|to)\("(\w+)"', program))
 
 
-def test_the_settings_are_known_and_state_is_on_a_volume(
+def test_the_settings_are_valid_and_the_state_is_on_a_volume(
     compose: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = compose["services"]["word-count"]
@@ -70,7 +70,7 @@ def test_the_settings_are_known_and_state_is_on_a_volume(
     assert known <= set(Settings.model_fields)
 
 
-def test_the_image_has_what_is_started(compose: Any) -> None:
+def test_the_image_contains_the_program_that_is_started(compose: Any) -> None:
     service = compose["services"]["word-count"]
     assert (EXAMPLES / service["build"]["context"]).resolve() == ROOT
     assert ROOT / service["build"]["dockerfile"] == EXAMPLES / "Dockerfile"

@@ -1,7 +1,7 @@
-"""The manifests of the examples: what the Spark operator and Kubernetes read, no secret in them, the jars that are tried.
+"""The Kubernetes manifests of the examples: the Spark operator knows their fields, and they contain no secrets.
 
-``spark-application.json`` is what SparkApplication v1beta2 of the Spark operator 2.5 knows, as far as the example goes into it. A
-name that it does not know is an error here; Kubernetes would drop it silently.
+``spark-application.json`` is the part of the schema of SparkApplication v1beta2 (Spark operator 2.5) that the example needs. An
+unknown field is an error here; Kubernetes would drop it silently.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TYPES = {
 
 
 def documents(spark: SparkSession, name: str) -> list[Any]:
-    """Read a file of YAML by the parser that comes with Spark."""
+    """Read the documents of a YAML file with the parser that comes with Spark."""
     jvm: Any = spark._jvm
     loaded = jvm.org.yaml.snakeyaml.Yaml().loadAll((EXAMPLES / name).read_text()).iterator()
     mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
@@ -43,7 +43,7 @@ def documents(spark: SparkSession, name: str) -> list[Any]:
 
 
 def problems(value: Any, schema: dict[str, Any], where: str) -> list[str]:
-    """Return what in a value a schema does not allow."""
+    """Return the errors of a value according to a schema."""
     if not isinstance(value, TYPES[schema["type"]]):
         return [f"{where} is no {schema['type']}"]
     found = [f"{where} is {value!r}"] if value not in schema.get("enum", [value]) else []
@@ -72,7 +72,7 @@ def schema() -> Any:
     return json.loads(Path(__file__).with_name("spark-application.json").read_text())
 
 
-def test_the_operator_knows_all_of_the_manifest(word_count: Any, schema: Any) -> None:
+def test_the_manifest_has_only_fields_that_the_operator_knows(word_count: Any, schema: Any) -> None:
     assert (word_count["apiVersion"], word_count["kind"]) == (
         "sparkoperator.k8s.io/v1beta2",
         "SparkApplication",
@@ -80,7 +80,7 @@ def test_the_operator_knows_all_of_the_manifest(word_count: Any, schema: Any) ->
     assert problems(word_count["spec"], schema, "spec") == []
 
 
-def test_what_the_operator_does_not_know_is_found(word_count: Any, schema: Any) -> None:
+def test_unknown_missing_and_invalid_fields_are_found(word_count: Any, schema: Any) -> None:
     wrong = {**word_count["spec"], "restartPolcy": {}, "mode": "clustre"}
     wrong["executor"] = {**wrong["executor"], "cores": "2"}
     del wrong["sparkVersion"]
@@ -92,7 +92,9 @@ def test_what_the_operator_does_not_know_is_found(word_count: Any, schema: Any) 
     }
 
 
-def test_the_account_of_the_driver_may_keep_executors(spark: SparkSession, word_count: Any) -> None:
+def test_the_service_account_of_the_driver_may_manage_executor_pods(
+    spark: SparkSession, word_count: Any
+) -> None:
     account, role, binding = documents(spark, "rights.yaml")
     assert account["metadata"]["name"] == word_count["spec"]["driver"]["serviceAccount"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
@@ -101,7 +103,7 @@ def test_the_account_of_the_driver_may_keep_executors(spark: SparkSession, word_
 
 
 @pytest.mark.parametrize("side", ["driver", "executor"])
-def test_settings_are_known_and_name_secrets(
+def test_settings_are_valid_and_refer_to_secret_files(
     word_count: Any, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The settings accept the environment of a pod, which contains the path of each secret, not the secret."""
@@ -118,7 +120,7 @@ def test_settings_are_known_and_name_secrets(
     assert {name.lower().removeprefix("millstream_") for name in environment} <= set(Settings.model_fields)
 
 
-def test_no_secret_is_text(word_count: Any) -> None:
+def test_the_manifest_contains_no_secret(word_count: Any) -> None:
     for side in ("driver", "executor"):
         for variable in word_count["spec"][side]["env"]:
             assert ("value" in variable) != bool(
@@ -127,11 +129,11 @@ def test_no_secret_is_text(word_count: Any) -> None:
     assert not any("password" in name for name in word_count["spec"]["sparkConf"])
 
 
-def test_the_jars_are_those_that_are_tried(word_count: Any) -> None:
+def test_the_jars_are_those_of_the_deployment_tests(word_count: Any) -> None:
     assert word_count["spec"]["deps"] == {"packages": MODULES, "excludePackages": WITHOUT}
 
 
-def test_the_image_has_what_the_manifest_starts(word_count: Any) -> None:
+def test_the_image_contains_the_program_of_the_manifest(word_count: Any) -> None:
     image = (EXAMPLES.parent / "docker/Dockerfile").read_text()
     program = word_count["spec"]["mainApplicationFile"].removeprefix("local://")
     assert f"examples/{Path(program).name} {Path(program).parent}/" in image

@@ -1,4 +1,4 @@
-"""The unit for systemd: systemd understands it, Millstream accepts its settings, and a stop signals only the program."""
+"""The systemd unit of the examples: systemd accepts it, its settings are valid, and a stop signals only the program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def values(key: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="the machine has no systemd")
-def test_systemd_understands_each_line(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     python = values("ExecStart")[0].partition(" ")[0]
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace(python, sys.executable))  # it must exist
@@ -34,13 +34,13 @@ def test_systemd_understands_each_line(tmp_path: Path) -> None:
     assert (done.stdout + done.stderr, done.returncode) == ("", 0)
 
 
-def test_a_stop_signals_only_the_program_and_leaves_it_its_time() -> None:
+def test_a_stop_signals_only_the_program_and_gives_it_time_to_end() -> None:
     assert values("KillMode") == ["mixed"]
     (wait,) = values("TimeoutStopSec")
     assert int(wait.removesuffix("min")) * 60 > _STOP_WAIT_S
 
 
-def test_the_settings_are_known_and_their_directories_are_those_of_the_service(
+def test_the_settings_are_valid_and_use_the_directories_of_the_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = dict(value.split("=", 1) for value in values("Environment"))

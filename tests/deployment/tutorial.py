@@ -1,4 +1,4 @@
-"""The tutorial about clusters, as a reader would type it; for `make deployments`, which names this file."""
+"""Runs the commands of the tutorial about clusters. Only `make deployments` runs this file."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_the_tutorial_counts_on_the_laptop_and_on_a_cluster(tmp_path: Path) -> N
         )
         script = commands.replace("localhost:9092", kafka.bootstrap_servers).replace("7077", str(free_port()))
         run(script, tmp_path)
-        found = Counter((record.key, record.value) for record in kafka.consume("counts"))
+        results = Counter((record.key, record.value) for record in kafka.consume("counts"))
     words = Counter(word for line in LINES for word in re.findall("[a-z']+", line.lower()))
-    wanted = Counter({(word.encode(), count.to_bytes(8, "big")): 2 for word, count in words.items()})
-    assert found == wanted
+    expected = Counter({(word.encode(), count.to_bytes(8, "big")): 2 for word, count in words.items()})
+    assert results == expected
 
 
 def run(script: str, directory: Path) -> None:
-    """Run commands in a shell; whatever they leave running is killed."""
+    """Run commands in a shell, and kill the processes that they leave running."""
     source = Path(sys.executable).parent
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))

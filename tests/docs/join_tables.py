@@ -1,4 +1,4 @@
-"""The tables of docs/concepts/joins.md: which records go into the topology of that page, and what has to come out for each."""
+"""The tables of docs/concepts/joins.md: the input records of the topology on that page, and the expected results of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = tuple[str, str, int]
 
 
 class Step(NamedTuple):
-    """A row of the tables: a record, and what each join makes of it."""
+    """A row of the tables: a record, and its results of each join."""
 
     topic: str
     value: str | None
@@ -48,7 +48,7 @@ def steps() -> list[Step]:
 
 
 def _step(rows: dict[str, dict[str, str]]) -> Step:
-    """Make a step of the same row of each table."""
+    """Create a step from the same row of each table."""
     (record,) = {tuple(row[column] for column in ("time", *INPUTS)) for row in rows.values()}
     time, *values = record
     topic, value = next((topic, value) for topic, value in zip(INPUTS, values) if value)

@@ -1,4 +1,4 @@
-"""Markdown as far as the tests of the documentation need it: fenced blocks, links and headings."""
+"""The parts of Markdown that the tests of the documentation need: fenced blocks, links, headings and tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CODE_SPAN = re.compile(r"`[^`]*`")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its first line of content, the words behind the fence, and the content."""
+    """A fenced block: its page, the line where its content begins, the words after the fence, and the content."""
 
     page: Path
     line: int
@@ -40,7 +40,7 @@ class Block:
 
     @property
     def is_output(self) -> bool:
-        """Whether this is what the Python block before it prints."""
+        """Whether this is the output of the Python block before it."""
         return self.info == ("output",)
 
 
@@ -97,7 +97,7 @@ def _anchor(heading: str) -> str:
 
 
 def table_rows(page: Path, first_column: str) -> list[list[str]]:
-    """Return the cells of the tables whose first column has this head."""
+    """Return the cells of the tables whose first column has this header."""
     rows: list[list[str]] = []
     inside = False
     for _, line in prose_of(page):
@@ -112,7 +112,7 @@ def table_rows(page: Path, first_column: str) -> list[list[str]]:
 
 
 def tables_under_headings(page: Path) -> dict[str, list[dict[str, str]]]:
-    """Return the rows of the tables by the heading in front of them, each as its cells by column head."""
+    """Return the rows of the tables by the heading above them, each as its cells by column header."""
     tables: dict[str, list[dict[str, str]]] = {}
     heading, columns = "", list[str]()
     for _, line in prose_of(page):

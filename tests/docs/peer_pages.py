@@ -12,14 +12,14 @@ PAGES: Final = sorted(ROOT.glob("docs/how-to/come-from-*.md"))
 
 
 class PeerPage:
-    """What a page has for the comparison.
+    """The programs and commands of a page.
 
     Attributes:
         peer: The program of the other library.
         file: The name of its file.
-        commands: What runs it.
-        program: Ours, with a test driver.
-        application: The same as an application.
+        commands: The commands that run it.
+        program: The Millstream program, with a test driver.
+        application: The same program as an application.
     """
 
     def __init__(self, path: Path) -> None:

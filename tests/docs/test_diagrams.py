@@ -1,4 +1,4 @@
-"""The diagrams of the documentation that the code has as data."""
+"""Diagrams of the documentation match the data in the code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .markdown import ROOT, blocks_of
 EDGE = "[*]"
 
 
-def test_the_life_cycle_is_the_transition_table() -> None:
+def test_the_life_cycle_diagram_shows_the_transition_table() -> None:
     (drawn,) = (
         block.text
         for block in blocks_of(ROOT / "docs/concepts/architecture.md")

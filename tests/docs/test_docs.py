@@ -1,8 +1,8 @@
-"""The documentation is true: its programs run and print what it says, its links lead somewhere, its tables match the code.
+"""The documentation is correct: its programs run and print the shown output, its links have targets, its tables match the code.
 
-The Python blocks of a page run in order in one namespace, as a reader would type them, but for those that say a file: each is
-a module. An ``output`` block behind one is what it prints. ``py`` and ``java`` are programs for other libraries, which only ``make peers``
-runs. Blocks marked ``broker`` run only in the test that has a broker and Spark, together with all others of their page.
+The Python blocks of a page run in order in one namespace, as a reader would type them. A block with a file name is a module of its
+own. An ``output`` block shows the output of the block before it. ``py`` and ``java`` blocks are programs for other libraries, which only
+``make peers`` runs. Blocks marked ``broker`` run only in the test with a broker and Spark, together with all others of their page.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def pages_with(*, broker: bool) -> list[Path]:
 
 
 def run(blocks: list[Block], *, servers: str | None = None) -> None:
-    """Run the Python blocks of a page in order, and compare what they print with the blocks behind them.
+    """Run the Python blocks of a page in order, and compare their output with the blocks after them.
 
     Args:
         blocks: All blocks of the page.
@@ -61,8 +61,8 @@ def run(blocks: list[Block], *, servers: str | None = None) -> None:
     page = types.ModuleType(re.sub(r"\W", "_", name) if servers is None else "__main__")
     with (
         pytest.MonkeyPatch.context() as patch
-    ):  # of this name only: what a page imports for the first time stays imported
-        patch.setitem(sys.modules, page.__name__, page)  # what it defines can be pickled
+    ):  # restores only these names: modules that a page imports stay imported
+        patch.setitem(sys.modules, page.__name__, page)  # so that its definitions can be pickled
         for block in blocks:
             if block.file is not None:
                 patch.setitem(sys.modules, Path(block.file).stem, types.ModuleType(Path(block.file).stem))
@@ -74,17 +74,17 @@ def _run(blocks: list[Block], name: str, namespace: dict[str, Any], servers: str
         if not block.is_python or (block.needs_broker and servers is None):
             continue
         text = block.text.replace("localhost:9092", servers or "localhost:9092")
-        within = namespace if block.file is None else vars(sys.modules[Path(block.file).stem])
+        scope = namespace if block.file is None else vars(sys.modules[Path(block.file).stem])
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * (block.line - 1) + text, name, "exec"), within)
+            exec(compile("\n" * (block.line - 1) + text, name, "exec"), scope)
         for after in blocks[number + 1 : number + 2]:
             if after.is_output:
                 assert printed.getvalue().strip() == after.text.strip(), f"{name}:{block.line}"
 
 
 @pytest.mark.parametrize("page", pages_with(broker=False), ids=name_of)
-def test_blocks_run_and_print_what_is_shown(page: Path) -> None:
+def test_blocks_run_and_print_the_shown_output(page: Path) -> None:
     run(BLOCKS[page])
 
 
@@ -125,13 +125,13 @@ def test_few_pages_need_a_broker() -> None:
     assert len(pages_with(broker=True)) <= 2
 
 
-def test_fences_are_known() -> None:
+def test_fence_languages_are_known() -> None:
     known = {"python", "py", "output", "bash", "toml", "json", "mermaid", "text", "java"}
     assert {block.info[0] for blocks in BLOCKS.values() for block in blocks if block.info} <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     for line, target in links_of(page):
         if re.match(r"[a-z]+:", target):
             continue
@@ -148,7 +148,7 @@ def test_every_page_is_linked_from_the_index() -> None:
     assert {page for page in PAGES if page.parent.parent == ROOT / "docs"} <= linked
 
 
-def test_tests_that_rules_name_exist() -> None:
+def test_tests_named_by_rules_exist() -> None:
     named = [
         found
         for row in table_rows(ROOT / "docs/concepts/semantics.md", "rule")
@@ -159,7 +159,7 @@ def test_tests_that_rules_name_exist() -> None:
         assert re.search(rf"(def|class) {name}\b", (ROOT / path).read_text()), f"{path} has no {name}"
 
 
-def test_rules_of_millstream_only_are_compared_with_kafka_streams() -> None:
+def test_rules_of_millstream_only_are_in_the_comparison_with_kafka_streams() -> None:
     compared = {
         row[0] for row in table_rows(ROOT / "docs/reference/compared-with-kafka-streams.md", "subject")
     }
@@ -172,7 +172,7 @@ def test_rules_of_millstream_only_are_compared_with_kafka_streams() -> None:
         assert subject[1] in compared, f"the comparison has no row {subject[1]!r}"
 
 
-def test_the_first_program_is_the_example() -> None:
+def test_the_readme_program_is_the_word_count_example() -> None:
     program = next(block.text for block in BLOCKS[ROOT / "README.md"] if block.is_python)
     example = (ROOT / "examples" / "wordcount.py").read_text().replace("# fmt: skip", "")
     building = program[program.index("builder =") :]
@@ -182,42 +182,42 @@ def test_the_first_program_is_the_example() -> None:
 # Tables that list what the code has.
 
 
-def test_settings_are_those_of_the_code() -> None:
+def test_documented_settings_match_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/settings.md", "setting")
     documented = {row[0].strip("`"): row for row in rows if row[0].strip("`") in Settings.model_fields}
     assert list(documented) == list(Settings.model_fields)
     for name, field in Settings.model_fields.items():
         _, kind, default, meaning = documented[name]
-        assert kind == f"`{spelled(field.annotation)}`", name
+        assert kind == f"`{type_text(field.annotation)}`", name
         assert meaning.startswith(field.description or "?"), name
         if field.is_required():
             assert default == "required", name
-        elif name != "state_dir":  # depends on the user
+        elif name != "state_dir":  # its default depends on the user
             assert default == f"`{field.get_default(call_default_factory=True)!r}`", name
 
 
-def test_settings_of_a_session_are_those_of_the_code() -> None:
+def test_documented_session_settings_match_the_code() -> None:
     page = ROOT / "docs/how-to/run-on-your-own-spark-session.md"
     per_query = [row[0].split("`")[1] for row in table_rows(page, "set for the query")]
     assert per_query == [*QUERY_CONF, FILE_MANAGER, "spark.sql.shuffle.partitions"]
     rows = [(row[0].split("`")[1], row[1].split("`")[1]) for row in table_rows(page, "set for the session")]
-    assert rows == [(want.name, want.value) for want in WANTED if want.default is not None]
+    assert rows == [(setting.name, setting.value) for setting in WANTED if setting.default is not None]
 
 
-def test_rules_of_client_settings_are_those_of_the_code() -> None:
+def test_documented_rules_of_client_settings_match_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/settings.md", "client setting")
     assert [re.findall("`([^`]+)`", names) for names, *_ in rows] == [list(rule.names) for rule in RULES]
-    for rule, (_, may_be, meaning) in zip(RULES, rows):
+    for rule, (_, allowed_text, meaning) in zip(RULES, rows):
         assert meaning == rule.meaning
         if rule.allowed is None:
-            assert may_be == "any value", rule
+            assert allowed_text == "any value", rule
         elif rule.allowed:
-            assert re.findall("`([^`]+)`", may_be) == list(rule.allowed)
+            assert re.findall("`([^`]+)`", allowed_text) == list(rule.allowed)
         else:
-            assert may_be == f"refused: {rule.advice}"
+            assert allowed_text == f"refused: {rule.advice}"
 
 
-def test_preset_client_settings_are_those_of_the_code() -> None:
+def test_documented_preset_client_settings_match_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/settings.md", "client")
     documented = {name.strip("`"): value for _, name, value, _ in rows}
     refused = {
@@ -227,43 +227,43 @@ def test_preset_client_settings_are_those_of_the_code() -> None:
     assert documented == preset
 
 
-def spelled(annotation: Any) -> str:
+def type_text(annotation: Any) -> str:
     """Write a type as the page does."""
     if get_origin(annotation) is Literal:
         return " | ".join(map(repr, get_args(annotation)))
     if get_origin(annotation) in (Union, types.UnionType):
-        return " | ".join(map(spelled, get_args(annotation)))
+        return " | ".join(map(type_text, get_args(annotation)))
     if annotation is type(None):
         return "None"
     if get_origin(annotation) is Annotated:
-        return spelled(get_args(annotation)[0])
+        return type_text(get_args(annotation)[0])
     if get_origin(annotation) is collections.abc.Callable:
         return "function"
     if get_origin(annotation) is not None:
-        return f"{get_origin(annotation).__name__}[{', '.join(map(spelled, get_args(annotation)))}]"
+        return f"{get_origin(annotation).__name__}[{', '.join(map(type_text, get_args(annotation)))}]"
     return str(annotation.__name__ if isinstance(annotation, type) else annotation).removeprefix("typing.")
 
 
-def test_errors_are_those_of_the_code() -> None:
+def test_documented_errors_match_the_code() -> None:
     documented = [row[0].split("`")[1] for row in table_rows(ROOT / "docs/reference/errors.md", "class")]
     classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
     assert documented == [*classes, "EmbeddedKafkaError", "CrashTestError"]
 
 
-def test_metrics_are_those_of_the_code() -> None:
+def test_documented_metrics_match_the_code() -> None:
     page = ROOT / "docs/reference/metrics.md"
-    book = TaskReports()
+    task_reports = TaskReports()
     calls = CallReport(hottest=[HotKeySample("call", "key", 1, 1, 10.0, 1)])
-    several = {"calls": calls, "threads": ThreadFigures((1, 1))}
+    figures = {"calls": calls, "threads": ThreadFigures((1, 1))}
     drops, counts = ("task_dropped_records_total", "<reason>"), ("processor_count_total", "<name>")
     numbers: list[Number] = [(name, ("0_0", label), 1) for name, label in (drops, counts)]
-    report = TaskReport("0_0", measured=numbers, first_record_ms=1, **several)
-    book.record_batch(0, [report])
-    assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(book.metrics())
+    report = TaskReport("0_0", measured=numbers, first_record_ms=1, **figures)
+    task_reports.record_batch(0, [report])
+    assert {row[0].strip("`") for row in table_rows(page, "metric")} == set(task_reports.metrics())
     assert [row[0].strip("`") for row in table_rows(page, "field")] == list(Status.__dataclass_fields__)
 
 
-def test_metrics_with_labels_are_those_of_the_code() -> None:
+def test_documented_metrics_with_labels_match_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/metrics.md", "name")
     documented = [
         (name.strip("`"), tuple(re.findall("`([^`]+)`", labels)), meaning)
@@ -272,13 +272,13 @@ def test_metrics_with_labels_are_those_of_the_code() -> None:
     assert documented == [(metric.exported, metric.labels, metric.help) for metric in EXPORTED]
 
 
-def test_options_of_the_crash_harness_are_those_of_the_code() -> None:
+def test_documented_options_of_the_crash_harness_match_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/crash-harness.md", "argument")
     options = [action.option_strings[-1] for action in crash_options()._actions]
     assert {row[0].split("`")[1].split()[0] for row in rows} == set(options) - {"--help"}
 
 
-def test_targets_of_the_crash_harness_are_those_of_the_code() -> None:
+def test_documented_targets_of_the_crash_harness_match_the_code() -> None:
     rows = table_rows(ROOT / "docs/reference/crash-harness.md", "target")
     assert [row[0].strip("`") for row in rows] == list(TARGETS)
 
@@ -292,7 +292,7 @@ def commands_of(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield before + name, command
 
 
-def test_commands_are_those_of_the_code() -> None:
+def test_documented_commands_match_the_code() -> None:
     page = ROOT / "docs/reference/cli.md"
     commands = dict(commands_of(get_command(command_line)))
     headings = anchors_of(page) - {"command-line"}

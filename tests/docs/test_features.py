@@ -14,12 +14,12 @@ COMMANDS = anchors_of(ROOT / "docs/reference/cli.md")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_there_are_25_rows() -> None:
+def test_the_table_has_25_rows() -> None:
     assert list(ROWS) == list(range(1, 26))
 
 
 @pytest.mark.parametrize("number", ROWS)
-def test_what_shows_a_feature_exists(number: int) -> None:
+def test_everything_that_a_row_names_exists(number: int) -> None:
     shown = ROWS[number][2]
     tests = re.findall(r"`(tests/[^`]+)`", shown)
     targets = re.findall(r"`make ([\w-]+)`", shown)
@@ -31,7 +31,7 @@ def test_what_shows_a_feature_exists(number: int) -> None:
     assert {command.replace(" ", "-") for command in commands} <= COMMANDS
 
 
-def test_the_commands_that_are_listed_exist() -> None:
+def test_listed_commands_exist() -> None:
     listed = re.search(r"\(cli\.md\): ([\w, ]+);", ROWS[25][2])
     assert listed is not None
     groups = {command.partition("-")[0] for command in COMMANDS}

@@ -10,34 +10,34 @@ from golden.micro_batches import MicroBatches
 from .join_tables import KEY, RESULTS, Step, steps, topology
 
 
-def shown(records: list[ms.Record]) -> dict[str, list[str]]:
-    """Write the results of one record as the tables do."""
-    found: dict[str, list[str]] = {}
+def formatted(records: list[ms.Record]) -> dict[str, list[str]]:
+    """Format the results of one record as the tables do."""
+    by_join: dict[str, list[str]] = {}
     for record in records:
-        found.setdefault(record.key, []).append(f"{record.value} @ {record.timestamp}")
-    return found
+        by_join.setdefault(record.key, []).append(f"{record.value} @ {record.timestamp}")
+    return by_join
 
 
 def expected(step: Step) -> dict[str, list[str]]:
     return {join: results for join, results in step.results.items() if results}
 
 
-def test_each_record_gives_the_results_of_its_row() -> None:
+def test_each_record_has_the_results_of_its_row() -> None:
     with ms.testing.TopologyTestDriver(topology()) as driver:
         for step in steps():
             driver.pipe(step.topic, KEY, step.value, step.timestamp)
-            assert shown(driver.read(RESULTS)) == expected(step), step[:3]
+            assert formatted(driver.read(RESULTS)) == expected(step), step[:3]
 
 
-def test_the_same_with_a_new_task_for_each_record() -> None:
+def test_results_are_the_same_with_a_new_task_for_each_record() -> None:
     runner = MicroBatches(topology(), "app", chunk=1, budget=None)
     for step in steps():
         value = None if step.value is None else step.value.encode()
         runner.process(step.topic, [(KEY.encode(), value, step.timestamp, ())])
-        assert shown(runner.sent.pop(RESULTS, [])) == expected(step), step[:3]
+        assert formatted(runner.sent.pop(RESULTS, [])) == expected(step), step[:3]
 
 
-def test_the_tables_have_all_joins_and_records_out_of_order() -> None:
+def test_the_tables_cover_all_joins_and_out_of_order_records() -> None:
     rows = steps()
     assert len(rows[0].results) == 10
     times = [step.timestamp for step in rows]

@@ -1,4 +1,4 @@
-"""Patterns that the pages show hold on Spark too, where each micro-batch creates a new processor."""
+"""Patterns of the documentation work on Spark too, where each micro-batch creates a new processor."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .markdown import ROOT, blocks_of
 PHOTOS = TopicPartition("photos", 0)
 
 
-def names_of(page: str, holding: str) -> dict[str, Any]:
+def names_of(page: str, content: str) -> dict[str, Any]:
     """Return the definitions of a block of a page, without running what follows them.
 
     Args:
         page: The page below ``docs``.
-        holding: Text that only this block contains.
+        content: Text that only this block contains.
     """
-    (block,) = (block for block in blocks_of(ROOT / "docs" / page) if holding in block.text)
+    (block,) = (block for block in blocks_of(ROOT / "docs" / page) if content in block.text)
     names: dict[str, Any] = {"ms": ms, "__name__": page}
     exec(block.text[: block.text.index("with ms.testing")], names)
     return names
 
 
-def test_work_of_a_processor_that_acknowledges_is_begun_once() -> None:
+def test_a_processor_that_acknowledges_starts_the_work_for_each_record_once() -> None:
     names = names_of("concepts/asynchronous.md", "class Measure")
     may_end, started = threading.Event(), list[str]()
 

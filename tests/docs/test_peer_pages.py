@@ -1,4 +1,4 @@
-"""The pages for users of another library have everything that `make peers` runs, which is not part of the tests."""
+"""The pages for users of another library contain the programs and commands that `make peers` runs, outside of the tests."""
 
 from __future__ import annotations
 

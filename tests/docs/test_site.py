@@ -1,4 +1,4 @@
-"""The documentation site has every page and every public name. ``make docs`` builds it, and fails on links that lead nowhere."""
+"""The documentation site has every page and every public name. ``make docs`` builds it, and fails on broken links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def site() -> Any:
         sys.path.remove(str(ROOT / "tools"))
 
 
-def test_every_page_is_in_the_contents_once(site: Any) -> None:
+def test_every_page_is_in_the_table_of_contents_once(site: Any) -> None:
     entries = Counter(
         page for tables in site.navigation.contents().values() for pages in tables.values() for page in pages
     )
@@ -37,7 +37,7 @@ def test_every_page_is_in_the_contents_once(site: Any) -> None:
     assert set(entries.values()) == {1}
 
 
-def test_parts_of_the_side_bar_are_the_headings_of_the_index(site: Any) -> None:
+def test_sidebar_sections_are_the_headings_of_the_index(site: Any) -> None:
     assert list(site.navigation.contents()[site.navigation.FIRST]) == [
         "",
         "Tutorial",
@@ -48,7 +48,7 @@ def test_parts_of_the_side_bar_are_the_headings_of_the_index(site: Any) -> None:
     ]
 
 
-def test_sphinx_reads_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sphinx_finds_every_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     spec = importlib.util.spec_from_file_location("conf", ROOT / "docs/conf.py")
     assert spec is not None
@@ -59,12 +59,12 @@ def test_sphinx_reads_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     from sphinx.project import Project
 
     project = Project(ROOT, {".md": "markdown", ".rst": "restructuredtext"})
-    found = project.discover(exclude_paths=conf.exclude_patterns, include_paths=conf.include_patterns)
-    assert found == {page.relative_to(ROOT).with_suffix("").as_posix() for page in [*PAGES, *API]}
+    discovered = project.discover(exclude_paths=conf.exclude_patterns, include_paths=conf.include_patterns)
+    assert discovered == {page.relative_to(ROOT).with_suffix("").as_posix() for page in [*PAGES, *API]}
 
 
 def documented() -> dict[str, list[str]]:
-    """Return the names in the API reference by the public module, without its package."""
+    """Return the names in the API reference by public module, without the package name."""
     names: dict[str, list[str]] = {}
     for page in API:
         for module, listed in re.findall(
@@ -107,7 +107,7 @@ def test_the_api_reference_has_every_public_name() -> None:
     assert public["serdes"] >= serdes | defined_names(ms.serdes)
 
 
-def test_diagrams_become_pictures(site: Any) -> None:
+def test_diagrams_are_drawn_as_self_contained_svg(site: Any) -> None:
     blocks = [block for page in PAGES for block in blocks_of(page) if block.info == ("mermaid",)]
     drawn = [site.diagrams.drawn(block.text, number) for number, block in enumerate(blocks)]
     assert len(drawn) >= 2

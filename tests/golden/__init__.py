@@ -1,1 +1,1 @@
-"""Golden tests: topologies replayed against recordings of Kafka Streams."""
+"""Golden tests compare topologies with recordings of Kafka Streams."""

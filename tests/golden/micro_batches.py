@@ -1,8 +1,8 @@
-"""Runs a topology as Spark does: each step in a new task, which knows only what the last one left behind.
+"""Runs a topology as Spark does: each step in a new task, which knows only the state that the last task left.
 
-The plan comes out of a pickle, because on Spark it crosses to other processes. A task is made from committed stores and a
-snapshot, takes one step, and is thrown away. So whatever a topology keeps between records has to be in stores, schedules,
-times or buffered records, and has to be found there again.
+The plan is pickled and unpickled, because Spark sends it to other processes. A task is created from committed stores and a
+snapshot, takes one step, and is discarded. So everything that a topology keeps between records must be in stores,
+schedules, times or buffered records.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Row = tuple[bytes | None, bytes | None, int, Headers]
 
 
 class MicroBatches:
-    """Runs a topology in micro-batches, every topic with one partition.
+    """Runs a topology in micro-batches. Every topic has one partition.
 
     Args:
         topology: The topology.
-        application_id: What internal topics are named after.
-        chunk: How many records are fed at a time; a task may be fed several times before it takes its step.
-        budget: How many records a step may process; the rest waits in the snapshot for the next task.
-        threads: Call the functions of operators without state; None leaves them to the task.
-        cache_bytes: What the caches of a task's tables may hold.
-        restarts: Whether each step has a new task; if not, a task is kept for all steps.
+        application_id: The prefix of internal topics.
+        chunk: The number of records that are fed at a time. A task may be fed several times before it takes its step.
+        budget: The number of records that a step may process. The others wait in the snapshot for the next task.
+        threads: The threads that call the functions of stateless operators. With None, the task calls them.
+        cache_bytes: The size of the caches of a task's tables.
+        restarts: Whether each step has a new task. If not, one task takes all steps.
         tapped: Whether all nodes are tapped.
     """
 
@@ -76,12 +76,12 @@ class MicroBatches:
         self.advance_to(0)
 
     def process(self, topic: str, rows: list[Row]) -> None:
-        """Run a micro-batch with records of one topic, and those that follow from it through internal topics."""
+        """Run a micro-batch with records of one topic, and the micro-batches of the internal topics that it writes to."""
         self.add(topic, rows)
         self.settle()
 
     def process_together(self, rows: Mapping[str, list[Row]]) -> None:
-        """Run a micro-batch with records of topics that one task reads, and those that follow from it."""
+        """Run a micro-batch with records of topics that one task reads, and the micro-batches that follow from it."""
         (sub,) = {self._reader[topic].id: self._reader[topic] for topic in rows}.values()
         self._run(sub, rows)
         self.settle()
@@ -91,11 +91,11 @@ class MicroBatches:
         self._waiting.append((topic, rows))
 
     def waiting(self) -> list[str]:
-        """Return the topics whose records wait, internal topics included, in the order of arrival."""
+        """Return the topics whose records wait, including internal topics, in the order of arrival."""
         return list(dict.fromkeys(topic for topic, _ in self._waiting))
 
     def run_next(self, topic: str) -> None:
-        """Run a micro-batch with the records of a topic that have waited longest."""
+        """Run a micro-batch with those records of a topic that have waited longest."""
         index, rows = next((i, rows) for i, (name, rows) in enumerate(self._waiting) if name == topic)
         del self._waiting[index]
         self._run(self._reader[topic], {topic: rows})
@@ -106,7 +106,7 @@ class MicroBatches:
             self.run_next(self._waiting[0][0])
 
     def advance_to(self, now_ms: int) -> None:
-        """Run a micro-batch without records."""
+        """Set the wall clock, and run a micro-batch without records."""
         self.now_ms = now_ms
         for sub in self.plan.subtopologies:
             self._step(sub, self._task(sub))
@@ -119,9 +119,9 @@ class MicroBatches:
         memory = self._snapshots[sub.id].stores.get(name, {})
         return open_store(sub.stores[name], self._committed[sub.id], memory=memory)
 
-    def _run(self, sub: SubTopology, found: Mapping[str, list[Row]]) -> None:
+    def _run(self, sub: SubTopology, rows_by_topic: Mapping[str, list[Row]]) -> None:
         task = self._task(sub)
-        for topic, rows in found.items():
+        for topic, rows in rows_by_topic.items():
             for start in range(0, len(rows), self.chunk):
                 records = columns(rows[start : start + self.chunk], first_offset=self._offsets[topic])
                 self._offsets[topic] += len(records)
@@ -135,13 +135,13 @@ class MicroBatches:
         return self._tasks[sub.id]
 
     def _new_task(self, sub: SubTopology) -> Task:
-        known = {
+        common_options = {
             "application_id": self.plan.application_id,
             "stores": self._committed[sub.id],
             "snapshot": self._snapshots[sub.id],
         }
         if sub in self.plan.global_parts:
-            task = global_task(sub, **known)
+            task = global_task(sub, **common_options)
         else:
             options = {
                 "global_stores": self._global,
@@ -150,12 +150,12 @@ class MicroBatches:
                 "cache_bytes": self.cache_bytes,
                 "taps": list(sub.nodes) if self.tapped else (),
             }
-            task = Task(sub, TaskId(sub.id, 0), **known, **options)
+            task = Task(sub, TaskId(sub.id, 0), **common_options, **options)
         task.init(self.now_ms)
         return task
 
     def _step(self, sub: SubTopology, task: Task) -> bool:
-        """Take a step; return whether it leaves records for the next one."""
+        """Take a step; return whether records are left for the next step."""
         self._carry_out(sub, task.step(self.now_ms, self.budget))
         self._snapshots[sub.id] = task.snapshot()
         if self.restarts:

@@ -1,14 +1,15 @@
-"""Recordings, and the ways to replay them.
+"""Loads recordings of Kafka Streams and replays them in several ways.
 
-A replay is a function `(topology, recording) -> Replayed`. It hands the inputs of a recording to a topology batch by
-batch, and gives back what came out in the recording's own terms, so that tests compare plain values. A further way of
-running topologies joins by being added to `REPLAYS`.
+A replay is a function `(topology, recording) -> Replayed`. It passes the inputs of a recording to a topology batch by
+batch, and returns the results in the format of the recording, so that tests compare plain values. To add another way of
+running topologies, add it to `REPLAYS`.
 
-A recording has one input per batch. `Recording.in_batches_of` makes larger ones: the meaning of a topology does not
-depend on batches, so the same records have to come out, only less is known about what they came after.
+A recording has one input per batch. `Recording.in_batches_of` makes larger batches. The results of a topology do not
+depend on the batches, so it must send the same records; only the input that each record followed is known less exactly.
 
-``python tests/golden/replay.py FILE.json ...`` replays recordings, each in every way, and exits with status 0 if all are
-equal; else it prints the first difference of each, and the status is 1. Every field of a recording is compared.
+``python tests/golden/replay.py FILE.json ...`` replays each recording in every way, and exits with status 0 if all are
+equal. Otherwise it prints the first difference of each recording and exits with status 1. It compares every field of a
+recording.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from millstream.core.state.window import WindowStore
 from millstream.drivers.threads import TaskThreads
 from millstream.testing import TopologyTestDriver
 
-if __name__ == "__main__":  # run as a script, which has no package around it
+if __name__ == "__main__":  # a script is not part of a package
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden import scenarios
@@ -45,7 +46,7 @@ DATA = Path(__file__).parent / "data"
 APPLICATION_ID = "oracle"
 
 cloudpickle.register_pickle_by_value(scenarios)
-"""Functions of a program that is run are in the pickle of its plan, not looked up by name; so are those of the scenarios."""
+"""The pickle of a plan contains the functions of the main program. It must contain the functions of the scenarios, too."""
 
 Entry = dict[str, Any]
 Headers = tuple[tuple[str, bytes], ...]
@@ -53,7 +54,7 @@ Headers = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True)
 class Recording:
-    """What Kafka Streams was given and what it made of it."""
+    """The inputs of Kafka Streams and its results."""
 
     scenario: str
     topics: tuple[str, ...]
@@ -68,7 +69,7 @@ class Recording:
 
         Raises:
             OSError: If the file cannot be read.
-            ValueError: If it holds no recording, or one of an unknown scenario.
+            ValueError: If the file is not a recording, or if its scenario is unknown.
         """
         content = json.loads(path.read_text())
         missing = {"scenario", "inputs", "outputs", "stores", "dropped"} - set(content)
@@ -92,32 +93,32 @@ class Recording:
     def in_batches_of(
         self, size: int, *, rows_once: bool = False, topics_together: bool = False
     ) -> Recording:
-        """Join up to `size` inputs per batch, and return the outputs as they are read after such batches.
+        """Return the recording with up to `size` inputs per batch, and with the outputs as they are read after such batches.
 
         Args:
-            size: The most inputs in a batch.
-            rows_once: Whether a batch has at most one change of each row.
-            topics_together: Whether a batch may have records of several topics; a task that finds them all at once takes
-                them in the recorded order.
+            size: The largest number of inputs in a batch.
+            rows_once: Whether a batch may change each row only once.
+            topics_together: Whether a batch may contain records of several topics. It does so only if a task that receives
+                them all at once processes them in the recorded order.
         """
         inputs = (entry for batch in self.batches for entry in batch)
         batches = list(
             batched(inputs, size, rows_once, taken_in_order if topics_together else from_one_topic)
         )
         last = {entry["i"]: batch[-1]["i"] for batch in batches for entry in batch}
-        moved = [{**output, "after": last[output["after"]]} for output in self.outputs]
-        moved.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
-        return replace(self, batches=batches, outputs=moved)
+        moved_outputs = [{**output, "after": last[output["after"]]} for output in self.outputs]
+        moved_outputs.sort(key=lambda output: (output["after"], self.topics.index(output["topic"])))
+        return replace(self, batches=batches, outputs=moved_outputs)
 
 
 def batched(
-    inputs: Iterable[Entry], size: int, rows_once: bool, may_be: Callable[[list[Entry]], bool]
+    inputs: Iterable[Entry], size: int, rows_once: bool, is_allowed: Callable[[list[Entry]], bool]
 ) -> Iterator[list[Entry]]:
-    """Cut inputs into batches of neighbours, each as large as it may be."""
+    """Divide inputs into batches of consecutive inputs, each as large as possible."""
     batch: list[Entry] = []
     for entry in inputs:
-        again = rows_once and any(entry.get("key") == other.get("key") for other in batch)
-        if batch and (len(batch) == size or again or not may_be([*batch, entry])):
+        changes_a_row_again = rows_once and any(entry.get("key") == other.get("key") for other in batch)
+        if batch and (len(batch) == size or changes_a_row_again or not is_allowed([*batch, entry])):
             yield batch
             batch = []
         batch.append(entry)
@@ -125,17 +126,17 @@ def batched(
 
 
 def from_one_topic(batch: list[Entry]) -> bool:
-    """Return whether all are records of one topic: the recording chooses the next topic."""
+    """Return whether all inputs are records of one topic."""
     return batch[0].get("topic") is not None and all(e.get("topic") == batch[0]["topic"] for e in batch)
 
 
 def taken_in_order(batch: list[Entry]) -> bool:
-    """Return whether a task takes records of several topics in this order: the head with the smallest timestamp first."""
+    """Return whether a task processes the records in this order. It takes the queue whose head has the smallest timestamp."""
     if any("topic" not in entry for entry in batch):
         return False
-    left = {topic: [e for e in batch if e["topic"] == topic] for topic in sorted(e["topic"] for e in batch)}
+    queues = {topic: [e for e in batch if e["topic"] == topic] for topic in sorted(e["topic"] for e in batch)}
     for entry in batch:
-        first = min((queue for queue in left.values() if queue), key=lambda queue: queue[0]["timestamp"])
+        first = min((queue for queue in queues.values() if queue), key=lambda queue: queue[0]["timestamp"])
         if first.pop(0) is not entry:
             return False
     return True
@@ -143,7 +144,7 @@ def taken_in_order(batch: list[Entry]) -> bool:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a topology made of a recording's inputs, in the recording's terms."""
+    """The results of a topology for the inputs of a recording, in the format of the recording."""
 
     outputs: list[Entry]
     stores: dict[str, list[Any]]
@@ -154,7 +155,7 @@ Replay = Callable[[ms.Topology, Recording], Replayed]
 
 
 def with_test_driver(topology: ms.Topology, recording: Recording) -> Replayed:
-    """Replay with the public TopologyTestDriver, which processes each record to the end."""
+    """Replay with the public TopologyTestDriver, which processes each record completely before the next one."""
     settings = {"application_id": APPLICATION_ID, "statestore_cache_max_bytes": 0}
     with TopologyTestDriver(topology, wall_clock_ms=0, **settings) as driver:
 
@@ -172,9 +173,9 @@ def with_test_driver(topology: ms.Topology, recording: Recording) -> Replayed:
 
 
 def in_key_ranges(parallelism: int) -> Replay:
-    """Replay with partitions divided into key ranges.
+    """Return a replay with partitions divided into key ranges.
 
-    Results of different keys may come in another order within one batch, so outputs and stores are sorted by key; see
+    The order of results of different keys may differ within a batch, so outputs and stores are sorted by key; see
     :func:`by_key`.
     """
 
@@ -201,7 +202,7 @@ def in_key_ranges(parallelism: int) -> Replay:
 
 
 def by_key(replayed: Replayed) -> Replayed:
-    """Sort outputs by topic and key within each batch, in the order of each key, and stores by entry."""
+    """Sort the outputs of each batch by topic and key, keeping the order of each key, and sort the entries of stores."""
 
     def sort_key(output: Entry) -> tuple[int, str, str]:
         key = output["key"]
@@ -212,12 +213,12 @@ def by_key(replayed: Replayed) -> Replayed:
 
 
 def expected_by_key(recording: Recording) -> Replayed:
-    """Return the recorded results, sorted as :func:`by_key` does."""
+    """Return the recorded results in the order of :func:`by_key`."""
     return by_key(Replayed(recording.outputs, recording.stores, recording.dropped))
 
 
 def in_micro_batches(*, chunk: int, budget: int | None, threads: Threads | None = None) -> Replay:
-    """Replay through the interface of the task, with a new task for each step; see `MicroBatches`."""
+    """Return a replay that runs tasks directly, with a new task for each step; see `MicroBatches`."""
 
     def replay_(topology: ms.Topology, recording: Recording) -> Replayed:
         runner = MicroBatches(topology, APPLICATION_ID, chunk=chunk, budget=budget, threads=threads)
@@ -254,7 +255,7 @@ def collect(
     for batch in recording.batches:
         run(batch)
         for topic in recording.topics:
-            outputs += [{"after": batch[-1]["i"], **spell(topic, r)} for r in drain(topic)]
+            outputs += [{"after": batch[-1]["i"], **recorded_output(topic, r)} for r in drain(topic)]
     if any("headers" in output for output in recording.outputs):
         return outputs
     return [{name: part for name, part in output.items() if name != "headers"} for output in outputs]
@@ -265,16 +266,16 @@ def headers_of(entry: Entry) -> Headers:
 
 
 def row_of(entry: Entry) -> Row:
-    """Serialise an input: all recorded inputs are strings."""
+    """Serialise an input. All recorded inputs are strings."""
     key, value = (None if part is None else part.encode() for part in (entry["key"], entry["value"]))
     return key, value, entry["timestamp"], headers_of(entry)
 
 
-def spell(topic: str, record: ms.Record) -> Entry:
-    """Write an output record as a recording does."""
+def recorded_output(topic: str, record: ms.Record) -> Entry:
+    """Return an output record in the format of a recording."""
     return {
         "topic": topic,
-        "key": spell_key(record.key),
+        "key": recorded_key(record.key),
         "value": record.value,
         "timestamp": record.timestamp,
         "headers": [[name, value.decode()] for name, value in record.headers],
@@ -282,47 +283,47 @@ def spell(topic: str, record: ms.Record) -> Entry:
 
 
 def dump(store: Any, recording: Recording) -> list[Any]:
-    """List a store as a recording does: with timestamps where the store keeps them, windows by key, start and end."""
+    """Return the entries of a store in the format of a recording: with timestamps if the store has them, windows sorted."""
     if isinstance(store, VersionedStore):
         versions = [(key, store.get(key)) for key in recording.input_keys()]
         return [[key, *version[:2]] for key, version in versions if version is not None]
-    entries = [spell_entry(key, value) for key, value in store.all()]
+    entries = [recorded_entry(key, value) for key, value in store.all()]
     if isinstance(store, (SessionStore, WindowStore)):
         entries.sort(key=lambda entry: [*entry[0].values()])
     return entries
 
 
-def spell_entry(key: str | ms.Windowed, value: Any) -> list[Any]:
-    spelled = spell_key(key)
-    return [spelled, *value] if isinstance(value, ms.ValueAndTimestamp) else [spelled, value]
+def recorded_entry(key: str | ms.Windowed, value: Any) -> list[Any]:
+    json_key = recorded_key(key)
+    return [json_key, *value] if isinstance(value, ms.ValueAndTimestamp) else [json_key, value]
 
 
-def spell_key(key: str | ms.Windowed | None) -> Any:
+def recorded_key(key: str | ms.Windowed | None) -> Any:
     return key._asdict() if isinstance(key, ms.Windowed) else key
 
 
-def first_difference(expected: Iterable[Any], got: Iterable[Any]) -> str | None:
-    """Return the first difference of two lists; a diff of everything after it would hide the cause."""
-    for index, (want, have) in enumerate(zip_longest(expected, got)):
-        if want != have:
-            return f"at {index}: Kafka Streams gave {want}, millstream gave {have}"
+def first_difference(expected: Iterable[Any], actual: Iterable[Any]) -> str | None:
+    """Return the first difference between two lists. A diff of all that follows would hide the cause."""
+    for index, (theirs, ours) in enumerate(zip_longest(expected, actual)):
+        if theirs != ours:
+            return f"at {index}: Kafka Streams gave {theirs}, millstream gave {ours}"
     return None
 
 
 def difference(recording: Recording, replayed: Replayed) -> str | None:
-    """Return how a replay differs from its recording, None if it does not."""
-    if found := first_difference(recording.outputs, replayed.outputs):
-        return f"outputs differ {found}"
+    """Return how a replay differs from its recording, or None if it does not."""
+    if problem := first_difference(recording.outputs, replayed.outputs):
+        return f"outputs differ {problem}"
     for name, entries in recording.stores.items():
-        if found := first_difference(entries, replayed.stores[name]):
-            return f"store {name!r} differs {found}"
+        if problem := first_difference(entries, replayed.stores[name]):
+            return f"store {name!r} differs {problem}"
     if recording.dropped != replayed.dropped:
         return f"dropped records differ: Kafka Streams had {recording.dropped}, millstream has {replayed.dropped}"
     return None
 
 
-def found_in_ranges(path: Path, parallelism: int) -> str | None:
-    """Replay a recording in key ranges; return the first error, None if there is none."""
+def error_in_key_ranges(path: Path, parallelism: int) -> str | None:
+    """Replay a recording in key ranges; return the first error, or None."""
     try:
         recording = Recording.load(path)
         replayed = in_key_ranges(parallelism)(SCENARIOS[recording.scenario].build(), recording)
@@ -330,23 +331,25 @@ def found_in_ranges(path: Path, parallelism: int) -> str | None:
         return f"refused: {error}"
     except (OSError, ValueError) as error:
         return f"cannot be replayed: {error}"
-    wanted = expected_by_key(recording)
-    return difference(replace(recording, outputs=wanted.outputs, stores=wanted.stores), replayed)
+    expected_results = expected_by_key(recording)
+    return difference(
+        replace(recording, outputs=expected_results.outputs, stores=expected_results.stores), replayed
+    )
 
 
-def found_in(path: Path) -> str | None:
-    """Replay a recording in every way; return the first error, None if there is none."""
+def error_of(path: Path) -> str | None:
+    """Replay a recording in every way; return the first error, or None."""
     try:
         recording = Recording.load(path)
     except (OSError, ValueError) as error:
         return f"cannot be replayed: {error}"
     for way, replay in REPLAYS.items():
         try:
-            found = difference(recording, replay(SCENARIOS[recording.scenario].build(), recording))
-        except Exception as error:  # whatever it is, the other recordings are replayed all the same
+            problem = difference(recording, replay(SCENARIOS[recording.scenario].build(), recording))
+        except Exception as error:  # the other recordings are replayed even so
             return f"({way}) failed with {type(error).__name__}: {error}"
-        if found is not None:
-            return f"({way}) {found}"
+        if problem is not None:
+            return f"({way}) {problem}"
     return None
 
 
@@ -361,13 +364,15 @@ def main(arguments: list[str]) -> int:
     files: list[Path] = options.files
     different = refused = 0
     for path in files:
-        found = found_in(path) if options.parallelism is None else found_in_ranges(path, options.parallelism)
-        if found is not None and found.startswith("refused: "):
+        problem = (
+            error_of(path) if options.parallelism is None else error_in_key_ranges(path, options.parallelism)
+        )
+        if problem is not None and problem.startswith("refused: "):
             refused += 1
-            print(f"{path}: {found}")
-        elif found is not None:
+            print(f"{path}: {problem}")
+        elif problem is not None:
             different += 1
-            print(f"{path}: {found}")
+            print(f"{path}: {problem}")
     how = f"replayed in {len(REPLAYS)} ways each"
     if options.parallelism is not None:
         how = f"replayed with parallelism={options.parallelism}; {refused} are refused"

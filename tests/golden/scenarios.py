@@ -1,8 +1,8 @@
 """The topologies that Kafka Streams 4.3 was recorded with, built with Millstream.
 
-One builder function per scenario; `SCENARIOS` maps its name, which is also the stem of its files in `data/`, to the
-builder and to the output topics in the order in which the recorder read them. Lambdas spell nulls the way the
-recorded Java topologies did: `text(None)` is the four letters `null`.
+There is one builder function per scenario. `SCENARIOS` maps its name, with which the names of its files in `data/` begin, to
+the builder and to the output topics in the order in which the recorder read them. Null values are written as in the recorded
+Java topologies: `text(None)` is the string `null`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STRING = ms.serdes.string
 
 @dataclass(frozen=True)
 class Scenario:
-    """How to build a recorded topology, and where its outputs are."""
+    """The builder of a recorded topology, and its output topics."""
 
     build: Callable[[], ms.Topology]
     topics: tuple[str, ...]
@@ -38,7 +38,7 @@ def scenario(*topics: str) -> Callable[[Callable[[], ms.Topology]], Callable[[],
 
 
 def dsl(define: Callable[[ms.StreamsBuilder], None]) -> Callable[[], ms.Topology]:
-    """Turn a function that fills a string-to-string StreamsBuilder into one that builds its topology."""
+    """Turn a function that defines a topology with a StreamsBuilder into one that builds it. Serdes are strings by default."""
 
     def build() -> ms.Topology:
         builder = ms.StreamsBuilder(
@@ -51,7 +51,7 @@ def dsl(define: Callable[[ms.StreamsBuilder], None]) -> Callable[[], ms.Topology
     return build
 
 
-# What the scenarios share
+# Functions that several scenarios use
 
 
 def text(value: str | None) -> str:
@@ -86,7 +86,7 @@ Step = Callable[[ms.ProcessorContext, ms.Record], None]
 
 
 class Each(ms.Processor):
-    """Runs a function of context and record for each record."""
+    """Calls a function with the context and the record for each record."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -96,12 +96,12 @@ class Each(ms.Processor):
 
 
 def each(step: Step) -> Callable[[], Each]:
-    """Supply processors that run `step`."""
+    """Return a supplier of processors that call `step`."""
     return lambda: Each(step)
 
 
 def forward_value(value: Callable[[ms.ProcessorContext, ms.Record], str]) -> Callable[[], Each]:
-    """Supply processors that forward each record with a new value."""
+    """Return a supplier of processors that forward each record with a new value."""
     return each(lambda context, record: context.forward(record.with_value(value(context, record))))
 
 
@@ -114,7 +114,7 @@ def versioned_table(builder: ms.StreamsBuilder, topic: str, store: str, history:
 
 
 class Counting(ms.Processor):
-    """Counts from 0. The number is in a store, because a processor may live no longer than a micro-batch."""
+    """Counts from 0. The number is in a store, because a processor may not outlive a micro-batch."""
 
     @staticmethod
     def store() -> ms.stores.StoreSpec:
@@ -554,7 +554,7 @@ def table_to_stream_roundtrip(builder: ms.StreamsBuilder) -> None:
 
 
 class WithPrevious(ms.Processor):
-    """Forwards each value with the one before it of the same key; a null value deletes the key."""
+    """Forwards each value with the previous value of its key. A null value deletes the key."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
@@ -632,7 +632,7 @@ def processor_kv_store_dedup(builder: ms.StreamsBuilder) -> None:
 
 
 class Buffer(ms.Processor):
-    """Collects the values of each key, and forwards and forgets them when it is time."""
+    """Collects the values of each key. A punctuation forwards and deletes them."""
 
     def __init__(self, interval_ms: int, kind: ms.PunctuationType) -> None:
         self.interval_ms = interval_ms
@@ -673,7 +673,7 @@ def processor_wall_clock_punctuate(builder: ms.StreamsBuilder) -> None:
 
 
 class CancellingTicks(Counting):
-    """Ticks five times in stream time, then seven times in wall-clock time; forwards records between them."""
+    """Punctuates five times in stream time, then seven times in wall-clock time, and forwards all records."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
@@ -708,7 +708,7 @@ def processor_punctuate_cancel(builder: ms.StreamsBuilder) -> None:
 
 
 class TicksFromStartTime(ms.Processor):
-    """Ticks in both times, on grids that do not start at 0; swallows records."""
+    """Punctuates in stream time and wall-clock time, on grids that do not start at 0. Drops all records."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
@@ -753,7 +753,7 @@ def last_id(headers: Headers) -> str:
 
 
 class NumberInHeader(Counting):
-    """Adds a running number as a header, and removes the ids of every fourth record."""
+    """Adds the number of the record as a header, and removes the `id` headers of every fourth record."""
 
     def process(self, record: ms.Record) -> None:
         number = self.next_number()
@@ -801,7 +801,7 @@ def listed(entries: Iterable[tuple[str, str]]) -> str:
 
 
 class Browser(ms.Processor):
-    """Stores each record, then forwards what every way of reading the store finds."""
+    """Stores each record, then forwards the results of all ways to read the store."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
@@ -971,7 +971,7 @@ def join2(left: str | None, right: str | None) -> str:
 
 
 def as_kafka_streams(before: int, after: int, grace: int, *, interval: int = 0) -> ms.JoinWindows:
-    """Join windows with all that Kafka Streams does, also what Millstream does otherwise by default."""
+    """Return join windows that behave as in Kafka Streams where the defaults of Millstream differ."""
     return ms.JoinWindows(before, after, grace, unmatched="early", unmatched_interval=interval)
 
 

@@ -1,6 +1,6 @@
-"""Key ranges against Kafka Streams 4.3: recordings give the same per key and the same stores, or the topology is refused.
+"""Compares key ranges with Kafka Streams 4.3: results per key and stores are the same, unless the topology is refused.
 
-The recordings of a scenario take turns with the sizes of batches; `make soak` runs every file with every pair.
+The recordings of a scenario take turns with the parallelisms and batch sizes. `make soak` runs every recording with every pair.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ INTERLEAVED = {
     "ktable_count_group_by_versioned",
     "ktable_reduce_group_by",
 }
-"""The results of a group follow the order of records with other keys, which differs within a micro-batch; see docs/concepts/key-ranges.md."""
+"""The results of a group depend on the order of records with different keys, which may differ within a micro-batch; see
+docs/concepts/key-ranges.md."""
 
 
 PARALLELISMS = [2, 17]
-"""The first has 16 ranges, the second 64."""
+"""A parallelism of 2 has 16 ranges, one of 17 has 64."""
 
 TURNS = [[(2, 7), (17, 1000)], [(2, 1)], [(2, 1000)]]
-"""Pairs of a parallelism and a batch size, for the recordings of a scenario in turn."""
+"""The recordings of a scenario take turns with these lists of a parallelism and a batch size."""
 
 
 def pairs(path: Path) -> list[tuple[int, int]]:
@@ -60,15 +61,17 @@ def pairs(path: Path) -> list[tuple[int, int]]:
         for pair in pairs(path)
     ],
 )
-def test_ranges_give_what_kafka_streams_gives(path: Path, parallelism: int, batch_size: int) -> None:
+def test_key_ranges_have_the_same_results_as_kafka_streams(
+    path: Path, parallelism: int, batch_size: int
+) -> None:
     recording = Recording.load(path)
     if recording.scenario in INTERLEAVED:
         batch_size = 1
     recording = recording.in_batches_of(batch_size, rows_once=recording.scenario in ASKING)
-    replayed, wanted = (
+    replayed, expected = (
         in_key_ranges(parallelism)(SCENARIOS[recording.scenario].build(), recording),
         expected_by_key(recording),
     )
-    assert first_difference(wanted.outputs, replayed.outputs) is None
-    assert replayed.stores == wanted.stores
-    assert replayed.dropped == wanted.dropped
+    assert first_difference(expected.outputs, replayed.outputs) is None
+    assert replayed.stores == expected.stores
+    assert replayed.dropped == expected.dropped

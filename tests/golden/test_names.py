@@ -1,8 +1,8 @@
-"""With `names="numbered"` everything generated is called as Kafka Streams 4.3 calls it.
+"""With `names="numbered"`, generated names are the same as in Kafka Streams 4.3.
 
-`naming/names.txt` is what `naming/DescribeNames.java` prints: the descriptions of topologies that cover every operator.
-`naming/names.py` builds the same. Nodes, stores and topics must be the same by name. What cannot be is in `DIFFERENT`, each
-with its reason, and nowhere else.
+`naming/DescribeNames.java` printed `naming/names.txt`: the descriptions of topologies that cover every operator.
+`naming/names.py` builds the same topologies. Their nodes, stores and topics must have the same names. `DIFFERENT` lists all
+exceptions, each with its reason.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ class Named(NamedTuple):
     stores: frozenset[str]
     topics: frozenset[str]
 
-    def but(self, other: Named) -> set[str]:
-        """Return the names that the other does not have."""
-        return {f"{name}" for kept, left in zip(self, other) for name in kept - left}
+    def names_missing_in(self, other: Named) -> set[str]:
+        """Return the names that the other description does not have."""
+        return {f"{name}" for own, others in zip(self, other) for name in own - others}
 
 
 class Different(NamedTuple):
-    """Names that only one of both has, as regular expressions."""
+    """Names that only Kafka Streams or only Millstream has, as regular expressions."""
 
     theirs: str
     ours: str
 
 
-UNKEPT = Different("", r".*-STATE-STORE-\d+|KTABLE-TRANSFORMVALUES-\d+-store")
-"""A table that nothing looks up is kept all the same: old values are known, and it can be queried."""
+ALWAYS_STORED = Different("", r".*-STATE-STORE-\d+|KTABLE-TRANSFORMVALUES-\d+-store")
+"""A table that no operator looks up has a store, too: its old values are known, and it can be queried."""
 COPY = Different("", r"KTABLE-\w+-\d+-store")
-"""The copy of a derived table is a node of its own."""
+"""A separate node writes the copy of a derived table."""
 WINDOWED = Different(r"KSTREAM-WINDOWED-\d+", "")
-"""One node puts the records of a side into their store and joins them."""
+"""One node stores the records of a side and joins them."""
 NULL_KEYS = Different(r"KSTREAM-FILTER-\d+", "")
-"""An outer join has results for records without a key, so they cross the repartition."""
+"""An outer join has results for records without a key, so no filter drops them before the repartition."""
 SHARED = Different(r"KSTREAM-(REDUCE-STATE-STORE|FILTER|SINK|SOURCE)-\d+(-repartition)?", "")
-"""A grouping is repartitioned once, however many aggregations there are."""
+"""All aggregations of a grouping share one repartition topic."""
 BUFFER = Different("", r"KSTREAM-JOIN-\d+-Buffer")
-"""The buffer in front of a join is a node of its own."""
+"""The buffer before a join is a separate node."""
 ANSWERS = Different(r"KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-\d+", r"KTABLE-FK-JOIN-OUTPUT-STATE-STORE-\d+")
 """One node receives subscriptions and answers them."""
-GIVEN = Different(
+EXPLICIT = Different(
     r"(pairs|node|rich)-.*|KSTREAM-S\w+-\d+",
     r"(pairs|rich|by|counts)-.*|held-store-places|node|rich|KTABLE-FK-JOIN-.*",
 )
-"""Names that follow from given ones have endings of their own."""
+"""Names derived from explicit names have other suffixes."""
 
 DIFFERENT: dict[str, tuple[Different, ...]] = {
-    "to_table": (UNKEPT,),
-    "to_table_rekeyed": (UNKEPT,),
-    "named_to_table": (UNKEPT,),
-    "table": (UNKEPT,),
+    "to_table": (ALWAYS_STORED,),
+    "to_table_rekeyed": (ALWAYS_STORED,),
+    "named_to_table": (ALWAYS_STORED,),
+    "table": (ALWAYS_STORED,),
     "two_aggregations": (SHARED,),
     "stream_table_join_grace": (BUFFER,),
     "stream_join": (WINDOWED,),
@@ -71,27 +71,27 @@ DIFFERENT: dict[str, tuple[Different, ...]] = {
     "stream_outer_join": (WINDOWED,),
     "stream_join_rekeyed": (WINDOWED,),
     "stream_outer_join_rekeyed": (WINDOWED, NULL_KEYS),
-    "stream_join_named": (WINDOWED, GIVEN),
-    "stream_outer_join_named": (GIVEN,),
-    "table_filter_and_map": (UNKEPT, COPY),
+    "stream_join_named": (WINDOWED, EXPLICIT),
+    "stream_outer_join_named": (EXPLICIT,),
+    "table_filter_and_map": (ALWAYS_STORED, COPY),
     "table_outer_join_store": (COPY,),
-    "table_group_store": (GIVEN,),
-    "table_aggregate": (GIVEN,),
-    "transform_values": (UNKEPT, COPY),
-    "transform_values_store": (UNKEPT, COPY),
-    "named_suppress": (GIVEN,),
+    "table_group_store": (EXPLICIT,),
+    "table_aggregate": (EXPLICIT,),
+    "transform_values": (ALWAYS_STORED, COPY),
+    "transform_values_store": (ALWAYS_STORED, COPY),
+    "named_suppress": (EXPLICIT,),
     "joined_twice": (WINDOWED,),
     "joined_with_itself": (WINDOWED,),
     "joined_and_grouped": (WINDOWED,),
-    "named_ends": (UNKEPT,),
+    "named_ends": (ALWAYS_STORED,),
     "foreign_key_join": (ANSWERS,),
     "foreign_key_join_store": (ANSWERS,),
-    "foreign_key_join_named": (GIVEN,),
+    "foreign_key_join_named": (EXPLICIT,),
 }
 
 
 def described(text: str) -> Named:
-    """Parse a description."""
+    """Return the names in a description."""
     stores, topics = (
         frozenset(name for names in re.findall(rf"{label}: \[([^\]]*)\]", text) for name in names.split(", "))
         for label in ("stores", "topics")
@@ -101,7 +101,7 @@ def described(text: str) -> Named:
 
 
 def recorded() -> dict[str, Named]:
-    """Return the names in Kafka Streams, by topology."""
+    """Return the names in Kafka Streams for each topology."""
     blocks = (block.partition("\n") for block in TEXT.split("# ")[1:])
     return {name: described(text) for name, _, text in blocks}
 
@@ -119,15 +119,15 @@ def unexplained(names: set[str], patterns: list[str]) -> list[str]:
     return sorted(name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns))
 
 
-def test_every_topology_is_in_both() -> None:
+def test_every_topology_is_recorded_and_built_in_the_same_order() -> None:
     assert list(RECORDED) == list(TOPOLOGIES)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_everything_has_the_name_that_kafka_streams_gives(name: str) -> None:
+def test_names_equal_those_of_kafka_streams_except_for_known_differences(name: str) -> None:
     theirs, ours, different = RECORDED[name], numbered(name), DIFFERENT.get(name, ())
-    assert unexplained(theirs.but(ours), [each.theirs for each in different]) == []
-    assert unexplained(ours.but(theirs), [each.ours for each in different]) == []
+    assert unexplained(theirs.names_missing_in(ours), [difference.theirs for difference in different]) == []
+    assert unexplained(ours.names_missing_in(theirs), [difference.ours for difference in different]) == []
 
 
 def in_order(text: str) -> set[tuple[str, ...]]:
@@ -145,15 +145,17 @@ def test_nodes_are_described_in_the_order_of_kafka_streams(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_what_is_said_to_be_different_is(name: str) -> None:
+def test_every_known_difference_exists(name: str) -> None:
     theirs, ours = RECORDED[name], numbered(name)
-    for each in DIFFERENT[name]:
-        only = theirs.but(ours) | ours.but(theirs)
-        assert any(re.fullmatch(f"{each.theirs}|{each.ours}", found) for found in only), each
+    for difference in DIFFERENT[name]:
+        unshared = theirs.names_missing_in(ours) | ours.names_missing_in(theirs)
+        assert any(
+            re.fullmatch(f"{difference.theirs}|{difference.ours}", own_name) for own_name in unshared
+        ), difference
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_nodes_have_the_same_names_whatever_state_is_called(name: str) -> None:
+def test_generated_node_names_do_not_depend_on_the_naming_of_state(name: str) -> None:
     builder = ms.StreamsBuilder()
     TOPOLOGIES[name](builder)
     stable = described(builder.build().describe()).nodes

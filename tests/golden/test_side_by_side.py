@@ -1,4 +1,4 @@
-"""Topologies side by side are those that stand alone, under other names."""
+"""Topologies that are combined with `side_by_side` behave as they do alone; only their names differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names_of(topology: ms.Topology) -> set[str]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all texts in a frozen value, but not the kinds of joins, which have names of topics."""
+    """Yield all strings in a frozen value, except for the kinds of joins, which may equal names of topics."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
@@ -37,33 +37,37 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_no_name_is_left_as_it_was(scenario: str) -> None:
+def test_no_node_contains_a_name_without_the_prefix(scenario: str) -> None:
     alone = SCENARIOS[scenario].build()
-    among = side_by_side({"prefix-": alone})
-    found = {text for node in among.nodes.values() for text in texts_in(node)}
-    assert not found & names_of(alone)
+    prefixed = side_by_side({"prefix-": alone})
+    texts = {text for node in prefixed.nodes.values() for text in texts_in(node)}
+    assert not texts & names_of(alone)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_description_differs_in_names_only(scenario: str) -> None:
+def test_the_description_differs_only_by_the_prefix(scenario: str) -> None:
     alone = SCENARIOS[scenario].build()
     assert side_by_side({"prefix-": alone}).describe().replace("prefix-", "") == alone.describe()
 
 
-def test_they_share_no_sub_topology() -> None:
-    built = {f"{name}-": scenario.build() for name, scenario in SCENARIOS.items()}
-    together = side_by_side(built).plan()
-    assert len(together.subtopologies) == sum(len(t.plan().subtopologies) for t in built.values())
-    for sub in together.subtopologies:
+def test_topologies_side_by_side_share_no_sub_topology() -> None:
+    topologies = {f"{name}-": scenario.build() for name, scenario in SCENARIOS.items()}
+    combined_plan = side_by_side(topologies).plan()
+    assert len(combined_plan.subtopologies) == sum(len(t.plan().subtopologies) for t in topologies.values())
+    for sub in combined_plan.subtopologies:
         assert len({name.split("-")[0] for name in sub.nodes}) == 1
 
 
-def sent(topology: ms.Topology, recording: Recording, prefix: str, later: int) -> dict[str, list[ms.Record]]:
-    """Return what a topology sends to the external topics of a recording."""
+def sent(
+    topology: ms.Topology, recording: Recording, prefix: str, shift_ms: int
+) -> dict[str, list[ms.Record]]:
+    """Return the records that a topology sends to the output topics of a recording."""
     runner = MicroBatches(topology, "app", chunk=1000, budget=None)
     for batch in recording.batches:
         if "topic" in batch[0]:
-            rows = [(key, value, time + later, headers) for key, value, time, headers in map(row_of, batch)]
+            rows = [
+                (key, value, time + shift_ms, headers) for key, value, time, headers in map(row_of, batch)
+            ]
             runner.process(prefix + batch[0]["topic"], rows)
         else:
             runner.advance_to(runner.now_ms + batch[0]["advance_wall_clock_ms"])
@@ -71,9 +75,9 @@ def sent(topology: ms.Topology, recording: Recording, prefix: str, later: int) -
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_it_gives_what_it_gives_alone(scenario: str) -> None:
+def test_a_prefixed_topology_sends_the_same_records_as_the_topology_alone(scenario: str) -> None:
     recording = Recording.load(DATA / f"{scenario}.1.json").in_batches_of(7)
     alone = SCENARIOS[scenario].build()
-    among = side_by_side({"prefix-": alone})
+    prefixed = side_by_side({"prefix-": alone})
     expected = sent(alone, recording, "", 0)
-    assert sent(among, recording, "prefix-", EPOCH_ON_THE_WIRE) == expected
+    assert sent(prefixed, recording, "prefix-", EPOCH_ON_THE_WIRE) == expected

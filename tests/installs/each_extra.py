@@ -1,6 +1,6 @@
-"""The wheel with each extra, under each Python, with the newest and the lowest versions; for `make packages`, which names this file.
+"""Installs the wheel with each extra, under each Python, with the newest and the lowest versions. `make packages` runs this file.
 
-It installs gigabytes, so `make test` leaves it out.
+It downloads gigabytes, so `make test` does not run it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .environments import EXTRAS, ROOT, build, check, install, run, without_java
 
 
 def _starts(python: str) -> bool:
-    """Return whether a command exists and starts; a version manager has commands for all known versions."""
+    """Return whether a command starts. Version managers also have commands for versions that are not installed."""
     return shutil.which(python) is not None and subprocess.run([python, "--version"]).returncode == 0
 
 
@@ -32,13 +32,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra])
-def test_each_extra_brings_what_it_promises(wheel: Path, tmp_path: Path, extra: str, python: str) -> None:
+def test_each_extra_installs_its_modules(wheel: Path, tmp_path: Path, extra: str, python: str) -> None:
     check(install(wheel, extra, tmp_path / "environment", python), extra)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("versions", ["newest", "lowest"])
-def test_words_are_counted_without_a_java_of_the_system(wheel: Path, tmp_path: Path, versions: str) -> None:
+def test_the_demo_counts_words_without_a_system_java(wheel: Path, tmp_path: Path, versions: str) -> None:
     limits = _lowest() if versions == "lowest" else []
     commands = install(wheel, "all", tmp_path / "environment", PYTHONS[0], *limits)
     environment = {"JAVA_HOME": "", "PATH": f"{commands}:{without_java(tmp_path / 'bin')}"}
@@ -48,7 +48,7 @@ def test_words_are_counted_without_a_java_of_the_system(wheel: Path, tmp_path: P
 
 
 def _lowest() -> list[str]:
-    """Return what limits each direct requirement to the first versions that it allows."""
+    """Return constraints that limit each direct requirement to the lowest version that it allows."""
     text = (ROOT / "pyproject.toml").read_text()
     wanted = text[: text.index("\ndev = [")]
     return [f"{name}=={version}.*" for name, version in re.findall(r'"([\w-]+)>=([\d.]+)"', wanted)]

@@ -1,4 +1,4 @@
-"""The built wheel, and empty environments to install it into with pip."""
+"""Builds the wheel, and installs it with pip into new environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-EXTRAS: Final = {  # what each brings: modules that a program can import then
+EXTRAS: Final = {  # the modules that each extra makes importable
     "": ["millstream.testing", "confluent_kafka", "lmdb"],
     "spark": ["millstream.edge.application.application", "millstream.spark", "pandas", "google.protobuf"],
     "cli": ["millstream.edge.cli.commands", "packaging"],
@@ -34,7 +34,7 @@ _EPOCH: Final = "1700000000"
 
 
 def run(*command: str | Path, environment: dict[str, str] | None = None, cwd: Path | None = None) -> str:
-    """Run a command without this checkout among its modules; return what it printed."""
+    """Run a command that does not see the modules of this checkout; return its output."""
     given = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")
     }
@@ -50,7 +50,7 @@ def run(*command: str | Path, environment: dict[str, str] | None = None, cwd: Pa
 
 
 def build(directory: Path) -> Path:
-    """Build the wheel as a release does; return it."""
+    """Build the wheel as for a release; return its path."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, ROOT]
     run(*command, environment={"SOURCE_DATE_EPOCH": _EPOCH})
     (wheel,) = directory.glob("millstream-*.whl")
@@ -62,10 +62,10 @@ def install(wheel: Path, extra: str, home: Path, python: str = sys.executable, *
 
     Args:
         wheel: The wheel.
-        extra: The extra, empty for none.
-        home: Where the environment is made.
-        python: What it is made with.
-        *limits: Requirements that limit versions.
+        extra: The extra, or an empty string.
+        home: The directory of the environment.
+        python: The Python that creates the environment.
+        *limits: Constraints of versions.
 
     Returns:
         The directory of its commands.
@@ -79,7 +79,7 @@ def install(wheel: Path, extra: str, home: Path, python: str = sys.executable, *
 
 
 def readme_test() -> tuple[str, str]:
-    """Return the program of the README that builds and tests a topology, and what it prints."""
+    """Return the program of the README that builds and tests a topology, and its output."""
     text, _, after = (ROOT / "README.md").read_text().partition("```output\n")
     program = "".join(re.findall(r"```python\n(.*?)```", text, re.S))
     assert "TopologyTestDriver" in program
@@ -87,14 +87,14 @@ def readme_test() -> tuple[str, str]:
 
 
 def check(commands: Path, extra: str) -> None:
-    """Run the test of the README, and import what an extra brings."""
+    """Run the test of the README, and import the modules of an extra."""
     program, printed = readme_test()
     assert run(commands / "python", "-c", program) == printed
     run(commands / "python", "-c", "\n".join(f"import {module}" for module in EXTRAS[extra]))
 
 
 def without_java(directory: Path) -> Path:
-    """Make a directory of the system's commands without Java's."""
+    """Create a directory with links to the commands of the system, except for those of Java."""
     directory.mkdir()
     commands = {
         command.name: command

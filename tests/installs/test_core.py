@@ -1,4 +1,4 @@
-"""The wheel in an environment that has nothing else."""
+"""Tests the wheel in an environment without extras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("dist"))
 
 
-def test_the_core_is_enough_to_test_topologies_and_errors_name_what_running_needs(
+def test_the_core_suffices_to_test_topologies_and_errors_name_missing_packages(
     wheel: Path, tmp_path: Path
 ) -> None:
     commands = install(wheel, "", tmp_path / "core")
@@ -36,11 +36,11 @@ def test_the_core_is_enough_to_test_topologies_and_errors_name_what_running_need
     )
 
 
-def test_the_wheel_is_the_same_each_time(wheel: Path, tmp_path: Path) -> None:
+def test_two_builds_of_the_wheel_are_identical(wheel: Path, tmp_path: Path) -> None:
     assert build(tmp_path).read_bytes() == wheel.read_bytes()
 
 
-def test_make_brings_a_java_where_there_is_none(tmp_path: Path) -> None:
+def test_make_setup_installs_java_if_the_system_has_none(tmp_path: Path) -> None:
     command = ["make", "--dry-run", "--always-make", "setup"]
     without = {"PATH": str(without_java(tmp_path / "bin")), "JAVA_HOME": ""}
     assert "--editable '.[dev,java]'" in run(*command, environment=without, cwd=ROOT)

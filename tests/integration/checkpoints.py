@@ -1,7 +1,7 @@
 """The stores of a stopped application, read from its checkpoint.
 
-A store of tasks is restored from the log in Spark's state, as a host without local copies would do it: what the log does not
-hold is lost. The log of a global store is its topic; of one, the copy on this host is read.
+A task's store is restored from the log in Spark's state, as on a host without local copies: it lacks everything that the log lacks.
+The log of a global store is its topic, so its local copy on this host is read.
 """
 
 from __future__ import annotations

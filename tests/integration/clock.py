@@ -8,7 +8,7 @@ from .helpers import eventually
 
 
 class HandClock:
-    """The clock of an application; its time lies in a file, beside it the number of times that it was read.
+    """The clock of an application. Its time is in a file, and the number of readings is in a second file beside it.
 
     Args:
         path: The file.
@@ -28,7 +28,7 @@ class HandClock:
         write(self._now, now_ms)
 
     def await_reading(self) -> None:
-        """Wait until the application begins to plan: what it plans then knows all that has happened before."""
+        """Wait until the application begins to plan a micro-batch, which then includes everything that happened before."""
         before = read(self._readings)
         eventually(lambda: read(self._readings) > before, "the clock to be read", within_s=120)
 

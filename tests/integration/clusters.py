@@ -1,7 +1,7 @@
-"""A standalone Spark cluster on the loopback interface: a master and workers, each of them a host of its own as far as Spark knows.
+"""A standalone Spark cluster on the loopback interface: a master and workers, which Spark treats as separate hosts.
 
-They come with PySpark. They know a secret, as a cluster should that Kafka's passwords go through. Workers find
-Millstream installed, and nothing else of what tests can import.
+The programs come with PySpark. The cluster authenticates with a secret, because Kafka's passwords pass through it. Workers can
+import Millstream, but no modules of the tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAUNCHED = re.compile(r"Asked to launch executor \S+/(\d+)")
 
 
 class Daemon:
-    """A master, a worker or a submitted program, and what it starts: executors die with their worker, as with their host."""
+    """A master, a worker or a submitted program, with its child processes: executors die with their worker, as with their host."""
 
     def __init__(self, log: Path, environment: dict[str, str], *command: str) -> None:
         self.log = log
@@ -72,7 +72,7 @@ class Daemon:
         return self._process.wait(within_s)
 
     def kill(self) -> None:
-        """Kill it, and what it has started."""
+        """Kill it and its child processes."""
         if self.runs:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(_END_S)
@@ -169,12 +169,12 @@ class SparkCluster:
 
 
 class ClusterOfHosts(SparkCluster):
-    """A cluster whose workers see different host names, and a directory each instead of the local copies of an application.
+    """A cluster whose workers see different host names, and have separate directories for local copies.
 
-    They are in namespaces of their own, which needs a kernel that lets this user make them. With a worker, all processes of its host die.
+    Each worker has its own namespaces, so the kernel must let this user create them. All processes of a host die with its worker.
 
     Args:
-        copies: The directory of the application's local copies; each host has another one in its place.
+        copies: The directory of the application's local copies; each host mounts its own directory there.
     """
 
     _ENTER = 'mkdir -p "$1" && mount --bind "$1" "$2" && hostname "$0" && shift 2 && exec "$@"'
@@ -196,7 +196,7 @@ class ClusterOfHosts(SparkCluster):
 
     @classmethod
     def possible(cls) -> bool:
-        """Return whether this user may make such namespaces."""
+        """Return whether this user may create such namespaces."""
         if not shutil.which(cls._NAMESPACES[0]):
             return False
         tried = subprocess.run([*cls._NAMESPACES, "hostname", "tried"], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run applications: unique names, and applications that end with their test."""
+"""Fixtures of the tests that run applications: unique names, and applications that stop at the end of their test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .helpers import Apps
 
 
 def unique(request: pytest.FixtureRequest) -> str:
-    """Name a test's application: readable in the log, and never used before on this broker."""
+    """Return a name for the application of a test that is readable in logs and unique on this broker."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
     return f"{name[:40].strip('-')}-{secrets.token_hex(3)}"
 
@@ -26,9 +26,9 @@ def unique(request: pytest.FixtureRequest) -> str:
 def apps(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Apps]:
-    made = Apps(kafka, unique(request), tmp_path)
-    yield made
-    made.stop_all()
+    instance = Apps(kafka, unique(request), tmp_path)
+    yield instance
+    instance.stop_all()
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def module_apps(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Apps]:
-    """The same for a run whose results several tests check."""
+    """Like `apps`, for a run whose results several tests check."""
     name = unique(request).replace("test-", "").replace("-py", "").replace("integration-", "")
-    made = Apps(kafka, name, tmp_path_factory.mktemp("module"))
-    yield made
-    made.stop_all()
+    instance = Apps(kafka, name, tmp_path_factory.mktemp("module"))
+    yield instance
+    instance.stop_all()
 
 
 @pytest.fixture(autouse=True)

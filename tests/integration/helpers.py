@@ -1,4 +1,4 @@
-"""What the tests with a real broker have in common: making applications, writing records, waiting for events."""
+"""Helpers of the tests with a real broker: they create applications, write records and wait for conditions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Apps:
-    """Makes the applications of one test, all with one id, one state directory and one checkpoint."""
+    """Creates the applications of one test, all with the same id, state directory and checkpoint."""
 
     def __init__(self, kafka: EmbeddedKafka, name: str, home: Path) -> None:
         self.kafka = kafka
@@ -38,30 +38,30 @@ class Apps:
         return self.home / self.id / "tasks"
 
     def topic(self, name: str, partitions: int | None = None) -> str:
-        """Create a topic of this test's own."""
+        """Create a topic for this test only."""
         topic = f"{self.id}-{name}"
         self.kafka.create_topic(topic, partitions)
         return topic
 
     def application(self, topology: ms.Topology, **settings: Any) -> ms.Application:
-        """Make an application that is not running."""
-        given = {
+        """Create an application without starting it."""
+        defaults = {
             "bootstrap_servers": self.kafka.bootstrap_servers,
             "state_dir": self.home,
             "master": "local[2]",
-            "statestore_cache_max_bytes": 0,  # most tests look at every update; those of caches say what they have
-            "task_timeout_ms": 120_000,  # less than the patience of a test, so that what does not answer is named
+            "statestore_cache_max_bytes": 0,  # most tests check every update; tests of caches set this
+            "task_timeout_ms": 120_000,  # shorter than the test's timeout, so that the error names the cause
         }
-        return ms.Application(self.id, topology, **{**given, **settings})
+        return ms.Application(self.id, topology, **{**defaults, **settings})
 
     def start(self, topology: ms.Topology, **settings: Any) -> ms.RunningApplication:
-        """Start an application; it is stopped at the end of the test at the latest."""
+        """Start an application, which stops at the end of the test at the latest."""
         running = self.application(topology, **settings).start()
         self._started.append(running)
         return running
 
     def run(self, topology: ms.Topology, **settings: Any) -> ms.RunningApplication:
-        """Process what is in the topics now."""
+        """Process the records that are in the topics now."""
         return self.application(topology, **settings).run(until="end")
 
     def stop_all(self) -> None:
@@ -81,7 +81,7 @@ def eventually(holds: Callable[[], T], description: str, *, within_s: float = 60
 
 
 def split_into(coordinator: Coordinator, ranges: int) -> None:
-    """Change the number of ranges of partition 0; again if producers waited too long for processor time and have cancelled the change."""
+    """Change the number of ranges of partition 0; retry if producers that waited too long for processor time cancel the change."""
 
     def changed() -> bool:
         with suppress(FanOutError):
@@ -116,7 +116,7 @@ def lag(kafka: EmbeddedKafka, group: str, topic: str) -> int:
 
 
 def committed_records(kafka: EmbeddedKafka, topic: str) -> list[ConsumedRecord]:
-    """Read what transactions have committed to a topic; their markers may be written a moment after the commit."""
+    """Read the committed records of a topic, after open transactions end: a marker may be written a moment after its commit."""
     eventually(
         lambda: not transaction_is_open(kafka, topic),
         f"transactions of {topic} to be complete",

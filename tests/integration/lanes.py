@@ -1,8 +1,7 @@
-"""Recordings of Kafka Streams that are played side by side in one application, each in its lane.
+"""Recordings of Kafka Streams that one application replays side by side, each in its own lane.
 
-A scenario's *lane* is its topology, its topics, and its recording cut into batches as `golden.replay` does: records that a task
-takes in the recorded order when it finds them all at once, or a step of the recorder's clock. What a lane does when is said in
-`steps.py`.
+A scenario's *lane* is its topology, its topics, and its recording, which `golden.replay` cuts into batches. A batch is a step of the
+recorder's clock, or records that a task processes in the recorded order if it reads them all at once. `steps.py` schedules batches.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from millstream.core.topology.plan import Plan
 from millstream.testing.kafka import ConsumedRecord
 
 EARLIEST_WRITTEN = 1
-"""The timestamp that a result of the time 0 gets, which librdkafka cannot write."""
+"""The timestamp of results at time 0, which librdkafka cannot write."""
 
 Ends = dict[str, int]
 """The end offset of topics of one partition."""
@@ -32,12 +31,12 @@ class Lane:
     """A scenario among others.
 
     Attributes:
-        prefix: What its names begin with.
+        prefix: The prefix of its names.
         scenario: Its name.
         seed: Which of its recordings is played.
         batch: How many records a batch may have.
-        rows_once: Whether a batch may have only one change of a row.
-        clocked: Whether something follows from the wall clock.
+        rows_once: Whether a batch may change each row only once.
+        clocked: Whether its results depend on the wall clock.
     """
 
     prefix: str
@@ -71,7 +70,7 @@ class Lane:
         return replace(whole, topics=topics, outputs=outputs)
 
     def _is_read_by_one_task(self) -> bool:
-        """Return whether one task reads all topics; stateless parts run in front of the shuffle, partition by partition."""
+        """Return whether one task reads all topics; stateless parts run before the shuffle, partition by partition."""
         first, *others = self.plan.subtopologies
         return not (others or self.plan.global_parts or self.plan.runs_before_shuffle(first))
 
@@ -87,7 +86,7 @@ class Lane:
 
     @property
     def outputs(self) -> list[str]:
-        """The topics it writes, on the broker."""
+        """The topics that it writes, on the broker."""
         return [self.prefix + topic for topic in self.recording.topics]
 
     def entries(self, batch: int) -> list[Entry]:

@@ -1,15 +1,14 @@
-"""The steps in which lanes are played by one application, and the one wall clock that it has.
+"""The steps in which one application replays lanes, and the application's wall clock.
 
-In a *step* lanes write a batch each, and the next step begins when all that was written, and all that followed from it through
-internal topics or from the clock, has been processed. So the order between the topics of a scenario is the recorded one.
+In a *step*, each lane that takes part writes a batch. The next step begins when the application has processed these records, and all
+records that followed from them in internal topics or from the clock. So the order between the topics of a scenario is the recorded one.
 
-While a step is written, all topics from outside are *paused*, so that a micro-batch finds all of it or nothing. Then the
+While a step is written, all external topics are *paused*, so that a micro-batch reads all of it or nothing. Then the topics of the
 lanes that take part are resumed.
 
-Most scenarios do not mind the wall clock: they take a batch in each step. For the others every recording has moments of its
-own, and the application has one clock. They are played along one line of time: at each moment of any of them the clock is set
-to it, and of these lanes only those that have that moment take part. Nothing happens in the others: a sub-topology that is
-paused does not punctuate.
+Most scenarios ignore the wall clock: they take a batch in each step. Each of the other recordings has moments of its own, but the
+application has only one clock, so their moments are merged into one timeline. At each moment the clock is set, and only the lanes
+with that moment take part. The other lanes do nothing, because a paused sub-topology does not punctuate.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from .helpers import eventually
 from .lanes import Ends, Lane
 
 EARLY = 6
-"""The step before which the application is first started again."""
+"""The number of the step before the first restart of the application."""
 
 
 class Step(NamedTuple):
-    """What happens in a step.
+    """The wall clock and the batches of a step.
 
     Attributes:
         now_ms: The wall clock.
@@ -49,9 +48,9 @@ class Step(NamedTuple):
 
 
 def timeline(lanes: Iterable[Lane]) -> list[Step]:
-    """Return the steps of lanes that follow the clock: batches of the same moment share a step.
+    """Return the steps of lanes that depend on the clock: batches with the same moment and number share a step.
 
-    The batches of a lane at a moment are numbered, a step of the clock first with 0; those of equal number share a step.
+    The batches of a lane at a moment are numbered; a step of the clock has the number 0.
     """
     steps: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
     for lane in lanes:
@@ -62,7 +61,7 @@ def timeline(lanes: Iterable[Lane]) -> list[Step]:
 
 
 def steps_of(lanes: Collection[Lane]) -> list[Step]:
-    """Return the steps of all lanes; lanes that ignore the clock take one batch in each step, from the first on."""
+    """Return the steps of all lanes; lanes that ignore the clock take one batch in each step, beginning with the first."""
     clocked, free = [lane for lane in lanes if lane.clocked], [lane for lane in lanes if not lane.clocked]
     steps = timeline(clocked) or [Step(0, {})]
     counts = {lane.prefix: len(lane.recording.batches) for lane in free}
@@ -74,18 +73,18 @@ def steps_of(lanes: Collection[Lane]) -> list[Step]:
 
 
 def runs(steps: int) -> Iterator[range]:
-    """Cut steps into runs of the application, which is started again early and in the middle.
+    """Split the steps into runs of the application, which restarts early and in the middle.
 
-    Early is when most lanes have records on both sides; those that follow the clock have them later.
+    Most lanes have records before and after the early restart; lanes that depend on the clock have them later.
     """
     return (range(*ends) for ends in pairwise([0, EARLY, steps // 2, steps]))
 
 
 class Steps:
-    """Takes the steps of lanes, and sees when an application is done with each.
+    """Takes the steps of lanes, and waits until the application has processed each.
 
     Args:
-        servers: Where the broker is.
+        servers: The addresses of the broker.
         plan: The plan of the application that runs all lanes.
         lanes: The lanes.
         clock: The clock of the application.
@@ -145,7 +144,7 @@ class Steps:
     def _is_done(self, step: Step, running: ms.RunningApplication) -> bool:
         """Return whether all topics of the step are committed to their ends, and nothing is due by the clock.
 
-        The committed offsets are read before the ends. What a micro-batch makes due is known when it commits.
+        The committed offsets are read before the ends. When a micro-batch commits, everything that it made due is known.
         """
         status, topics = running.status(), self._topics_of(step)
         assert status.error is None, status.error

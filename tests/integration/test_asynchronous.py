@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 KEYS = 100
 
 
-def journaled(journal: Path, value: str) -> None:
-    """Write the begin or the end of a call to a file that outlives every process; short lines are appended atomically."""
+def append_line(journal: Path, value: str) -> None:
+    """Append a line about a call to a file that outlives every process; short lines are appended atomically."""
     with open(journal, "ab", buffering=0) as file:
         file.write(f"{value}\n".encode())
 
@@ -36,13 +36,13 @@ def expected(count: int) -> dict[str | None, list[str]]:
     return dict(found)
 
 
-def test_results_come_in_the_order_of_their_key_and_calls_overlap(apps: Apps, tmp_path: Path) -> None:
+def test_calls_overlap_and_results_keep_the_order_of_each_key(apps: Apps, tmp_path: Path) -> None:
     source, sink, journal = apps.topic("in", 2), apps.topic("out", 2), tmp_path / "journal"
 
     async def enriched(value: str) -> str:
-        journaled(journal, f"begin {value}")
+        append_line(journal, f"begin {value}")
         await asyncio.sleep(random.Random(value).random() / 50)
-        journaled(journal, f"end {value}")
+        append_line(journal, f"end {value}")
         return f"{value}!"
 
     builder = ms.StreamsBuilder()
@@ -54,7 +54,7 @@ def test_results_come_in_the_order_of_their_key_and_calls_overlap(apps: Apps, tm
     lines = journal.read_text().splitlines()
     assert len(lines) == len(set(lines)) == 10_000  # each call was made once
     open_calls: set[int] = set()
-    most = 0
+    most_open = 0
     for line in lines:
         event, number = line.split()
         if event == "end":
@@ -62,17 +62,19 @@ def test_results_come_in_the_order_of_their_key_and_calls_overlap(apps: Apps, tm
             continue
         assert not any(other % KEYS == int(number) % KEYS for other in open_calls)
         open_calls.add(int(number))
-        most = max(most, len(open_calls))
-    assert 50 < most <= 100  # two tasks
+        most_open = max(most_open, len(open_calls))
+    assert 50 < most_open <= 100  # two tasks
     assert running.metrics()["processed_records"] == 5_000
 
 
-def test_a_slow_call_delays_no_other_and_no_offset_passes_it(apps: Apps, tmp_path: Path) -> None:
-    source, sink, go_on = apps.topic("in", 1), apps.topic("out", 1), tmp_path / "go on"
+def test_a_slow_call_delays_no_other_call_but_holds_back_the_committed_offset(
+    apps: Apps, tmp_path: Path
+) -> None:
+    source, sink, release = apps.topic("in", 1), apps.topic("out", 1), tmp_path / "go on"
 
     async def call(value: str) -> str:
-        journaled(tmp_path / "journal", value)
-        while value == "7" and not go_on.exists():
+        append_line(tmp_path / "journal", value)
+        while value == "7" and not release.exists():
             await asyncio.sleep(0.05)
         return f"{value}!"
 
@@ -86,8 +88,8 @@ def test_a_slow_call_delays_no_other_and_no_offset_passes_it(apps: Apps, tmp_pat
         eventually(lambda: running.status().batch > batch + 1, "micro-batches to go on")
         (calls,) = running.status().calls.values()
         assert (calls.running, calls.with_async_worker, calls.waiting, calls.parked) == (1, 1, 0, 0)
-    # The async worker has ended with its executor, so the call is made again, and only that one.
-    go_on.touch()
+    # The async worker has ended with its executor, so this call is repeated, and no other.
+    release.touch()
     apps.run(builder.build())
     assert written(apps.kafka, sink) == 1_000
     assert lag(apps.kafka, apps.id, source) == 0
@@ -96,12 +98,14 @@ def test_a_slow_call_delays_no_other_and_no_offset_passes_it(apps: Apps, tmp_pat
     assert len(lines) <= 1_001
 
 
-def test_retries_and_delays_outlive_a_restart_and_letters_say_why(apps: Apps, tmp_path: Path) -> None:
+def test_retries_and_delays_survive_a_restart_and_dead_letters_name_the_error(
+    apps: Apps, tmp_path: Path
+) -> None:
     source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
     journal = tmp_path / "journal"
 
     def call(value: str) -> object:
-        journaled(journal, f"{value} {time.time()}")  # noqa: TID251 - the time of an external system
+        append_line(journal, f"{value} {time.time()}")  # noqa: TID251 - the time of an external system
         if value == "bad":
             raise ConnectionError("unreachable")
         done = journal.read_text().count(f"{value} ")
@@ -137,7 +141,7 @@ def test_retries_and_delays_outlive_a_restart_and_letters_say_why(apps: Apps, tm
     assert call_times["later"][1] - call_times["later"][0] >= 8
 
 
-def test_exactly_once_sends_each_answer_once(apps: Apps, tmp_path: Path) -> None:
+def test_exactly_once_sends_each_call_result_once(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
 
     async def enriched(value: str) -> str:
@@ -152,13 +156,11 @@ def test_exactly_once_sends_each_answer_once(apps: Apps, tmp_path: Path) -> None
     assert lag(apps.kafka, apps.id, source) <= 2 * 2  # markers of transactions count as offsets
 
 
-def test_a_task_behind_a_shuffle_that_has_enough_to_do_stops_the_reading_in_front(
-    apps: Apps, tmp_path: Path
-) -> None:
-    source, sink, go_on = apps.topic("in", 2), apps.topic("out", 1), tmp_path / "go on"
+def test_a_full_task_after_the_shuffle_stops_the_reading_before_it(apps: Apps, tmp_path: Path) -> None:
+    source, sink, release = apps.topic("in", 2), apps.topic("out", 1), tmp_path / "go on"
 
     async def call(value: str) -> str:
-        while not go_on.exists():
+        while not release.exists():
             await asyncio.sleep(0.1)
         return value
 
@@ -167,10 +169,10 @@ def test_a_task_behind_a_shuffle_that_has_enough_to_do_stops_the_reading_in_fron
     shuffled.map_values_async(call, order="completion").to(sink)
     apps.kafka.produce(source, [(f"k{n % 1_000}", str(n)) for n in range(40_000)])
     with apps.start(builder.build(), max_batch_records=4_000) as running:
-        # 10,000 are with the async worker; when as many wait as half of them would make room for, nothing more is read.
+        # The async worker has 10,000 calls. When half as many are parked, the task reads nothing more.
         eventually(lambda: running.metrics().get("calls_parked", 0) >= 4_990, "a full task")
         batch = running.status().batch
         eventually(lambda: running.status().batch > batch + 2, "micro-batches to go on")
         assert running.metrics()["read_records"] <= 15_000
-        go_on.touch()
+        release.touch()
         eventually(lambda: written(apps.kafka, sink) == 40_000, "all results")

@@ -1,4 +1,4 @@
-"""What calls write and forward, on real Spark: in program order, whole or not at all, as a serial run would have it."""
+"""On real Spark, the writes and forwards of calls are atomic, in program order, and equal to those of a serial run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def records() -> list[tuple[str, str]]:
     return [(f"k{n % KEYS}", str(n)) for n in range(KEYS * ROUNDS)]
 
 
-def serially() -> tuple[dict[str | None, list[str]], dict[str | None, int]]:
-    """Return what is forwarded for each key, and its final balance."""
+def serial_results() -> tuple[dict[str | None, list[str]], dict[str | None, int]]:
+    """Return the forwarded values and the final balance of each key."""
     forwarded: dict[str | None, list[str]] = defaultdict(list)
     balances: dict[str | None, int] = defaultdict(int)
     for key, value in records():
@@ -38,11 +38,11 @@ def serially() -> tuple[dict[str | None, list[str]], dict[str | None, int]]:
     return dict(forwarded), dict(balances)
 
 
-def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_their_async_worker_dies(
+def test_effects_equal_a_serial_run_despite_overlaps_failures_and_a_killed_async_worker(
     apps: Apps, tmp_path: Path
 ) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
-    go_on, process_id = tmp_path / "go on", tmp_path / "async-worker"
+    release, process_id = tmp_path / "go on", tmp_path / "async-worker"
     last_round = KEYS * (ROUNDS - 1)
 
     async def move(record: ms.Record[str, str], context: ms.CallContext) -> None:
@@ -50,7 +50,7 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
         balances.put(record.key, (balances.get(record.key) or 0) + number)
         context.forward(record.with_value(f"{number} added: {balances.get(record.key)}"))
         await asyncio.sleep(number % 7 / 1_000)
-        if number >= last_round and not go_on.exists():
+        if number >= last_round and not release.exists():
             if not process_id.exists():
                 process_id.write_text(str(os.getpid()))
             await asyncio.Future()  # never completes; ends with its async worker
@@ -75,11 +75,11 @@ def test_effects_are_those_of_a_serial_run_though_calls_overlap_and_fail_and_the
             "the calls of the last round",
             within_s=120,
         )
-        go_on.touch()
+        release.touch()
         os.kill(int(process_id.read_text()), signal.SIGKILL)
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "all results", within_s=120)
         assert running.metrics()["calls_lost"] == KEYS
-    forwarded, balances = serially()
+    forwarded, balances = serial_results()
     assert values_by_key(committed_records(apps.kafka, sink)) == forwarded
     changes = committed_records(apps.kafka, f"{apps.id}-balances-changelog")
     assert latest(changes, ms.serdes.int64) == balances

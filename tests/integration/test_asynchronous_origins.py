@@ -1,4 +1,4 @@
-"""Behind Spark's shuffle: no offset of the topic in front is committed past an unfinished record (KIP-311), whichever process dies."""
+"""No source offset is committed past a record that is unfinished after Spark's shuffle (KIP-311), whichever process dies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Gate:
         return f"{value}!"
 
 
-def gated(source: str, out: str, gate: Path) -> ms.Topology:
+def gated_topology(source: str, out: str, gate: Path) -> ms.Topology:
     builder = ms.StreamsBuilder()
     stream = builder.stream(source).repartition(partitions=PARTITIONS, name="again")
     stream.map_values_async(Gate(gate), name="first").map_values_async(str.upper, name="second").to(out)
@@ -45,9 +45,9 @@ def gated(source: str, out: str, gate: Path) -> ms.Topology:
 
 @contextmanager
 def program(*cases: Case) -> Iterator[subprocess.Popen[bytes]]:
-    """Run this file as a program with all the applications, and kill it with all its processes."""
-    given = [[case.settings(), case.source, case.out, str(case.gate)] for case in cases]
-    command = [sys.executable, "-m", "integration.test_asynchronous_origins", json.dumps(given)]
+    """Run this file as a program with all the applications, and kill it with its child processes at the end."""
+    arguments = [[case.settings(), case.source, case.out, str(case.gate)] for case in cases]
+    command = [sys.executable, "-m", "integration.test_asynchronous_origins", json.dumps(arguments)]
     home = str(Path(__file__).parents[1])
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
@@ -60,13 +60,13 @@ def program(*cases: Case) -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Case:
-    """An application with a guarantee, and what it reads and writes."""
+    """An application with a processing guarantee, and its topics."""
 
-    def __init__(self, made: Apps, guarantee: str) -> None:
-        self.apps = Apps(made.kafka, f"{made.id}-{guarantee.replace('_', '-')}", made.home)
+    def __init__(self, parent: Apps, guarantee: str) -> None:
+        self.apps = Apps(parent.kafka, f"{parent.id}-{guarantee.replace('_', '-')}", parent.home)
         self.guarantee = guarantee
         self.source, self.out = self.apps.topic("in", 1), self.apps.topic("out", 1)
-        self.gate = made.home / f"{guarantee}-gate"
+        self.gate = parent.home / f"{guarantee}-gate"
 
     def settings(self) -> dict[str, str]:
         return {
@@ -77,8 +77,8 @@ class Case:
         }
 
     def results(self) -> set[bytes | None]:
-        found = self.apps.kafka.consume(self.out, isolation="read_committed")
-        return {record.value if isinstance(record.value, bytes) else None for record in found}
+        records = self.apps.kafka.consume(self.out, isolation="read_committed")
+        return {record.value if isinstance(record.value, bytes) else None for record in records}
 
     def committed(self) -> int:
         return self.apps.kafka.committed(self.apps.id, self.source).get(0, 0)
@@ -93,11 +93,11 @@ class Case:
         self.apps.kafka.produce(self.source, [(f"k{value}", value) for value in values])
 
     def check_restarted(self) -> None:
-        """Start it again; it commits past the record when that is finished, and not before."""
-        topology = gated(self.source, self.out, self.gate)
+        """Start the application again, and check that it commits past the gated record only after that is finished."""
+        topology = gated_topology(self.source, self.out, self.gate)
         with self.apps.start(topology, processing_guarantee=self.guarantee) as running:
             self.produce(["101"])
-            self.await_results(101)  # what comes behind it
+            self.await_results(101)  # the records after it
             assert self.committed() == 50
             assert running.status().lag[self.source] >= 1
             self.gate.touch()
@@ -108,7 +108,7 @@ class Case:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_the_offset_of_the_topic_in_front_waits_for_what_the_shuffle_took_away(apps: Apps) -> None:
+def test_the_source_offset_waits_for_unfinished_records_after_the_shuffle(apps: Apps) -> None:
     cases = [Case(apps, guarantee) for guarantee in ("at_least_once", "exactly_once")]
     with program(*cases):
         for case in cases:
@@ -124,10 +124,10 @@ def test_the_offset_of_the_topic_in_front_waits_for_what_the_shuffle_took_away(a
         case.check_restarted()
 
 
-def main(given: str) -> None:
+def main(arguments: str) -> None:
     started = []
-    for settings, source, out, gate in json.loads(given):
-        topology = gated(source, out, Path(gate))
+    for settings, source, out, gate in json.loads(arguments):
+        topology = gated_topology(source, out, Path(gate))
         started.append(ms.Application(settings.pop("id"), topology, master="local[2]", **settings).start())
     for running in started:
         running.await_termination()

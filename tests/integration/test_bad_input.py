@@ -1,7 +1,7 @@
 """Errors of users and clusters, and the messages of the application.
 
-Every message is read as its reader would: it has to name what is wrong (topic, partition, offset, setting, store) and what
-to do about it. Where the fault can be mended, the test mends it and shows that nothing was lost meanwhile.
+Every message must name the cause (topic, partition, offset, setting, store) and what to do about it. If the fault can be repaired,
+the test repairs it and checks that no record was lost.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ def check_message(error: pytest.ExceptionInfo[MillstreamError], *parts: str) -> 
 
 
 class TestSettings:
-    """Refused when the application is made: before a broker, Spark or a disk is touched."""
+    """Invalid settings are refused when the application is created, before it uses a broker, Spark or a disk."""
 
     @pytest.fixture
     def topology(self) -> ms.Topology:
         return key_count("in", "out")
 
-    def test_a_misspelt_setting(self, topology: ms.Topology) -> None:
+    def test_a_misspelt_setting_is_refused_with_a_suggestion(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_server="localhost:9092")
         check_message(error, "'bootstrap_server'", "did you mean 'bootstrap_servers'?")
 
-    def test_a_setting_of_kafkas_clients(self, topology: ms.Topology) -> None:
+    def test_a_client_setting_outside_of_kafka_is_refused(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", **{"security.protocol": "SSL"})
         check_message(error, "'security.protocol'", "kafka={...}")
 
-    def test_no_broker_is_named(self, topology: ms.Topology) -> None:
+    def test_missing_bootstrap_servers_are_refused(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology)
         check_message(error, "'bootstrap_servers' is missing", "host:port")
@@ -85,24 +85,24 @@ class TestSettings:
             ("processing_guarantee", "at_most_once", "'at_least_once'"),
         ],
     )
-    def test_an_impossible_value(
+    def test_an_invalid_value_is_refused(
         self, topology: ms.Topology, setting: str, value: object, advice: str
     ) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", **{setting: value})
         check_message(error, setting, str(value), advice)
 
-    def test_what_only_javas_clients_have(self, topology: ms.Topology) -> None:
+    def test_a_setting_of_java_clients_is_refused(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", kafka={"ssl.truststore.location": "x"})
         check_message(error, "'ssl.truststore.location'", "ssl.ca.location")
 
-    def test_an_application_id_that_cannot_name_topics(self, topology: ms.Topology) -> None:
+    def test_an_application_id_that_cannot_name_topics_is_refused(self, topology: ms.Topology) -> None:
         with pytest.raises(MillstreamError) as error:
             ms.Application("my app", topology, bootstrap_servers="b:1")
         check_message(error, "'my app'", "application", "letters, digits")
 
-    def test_an_end_that_does_not_exist(self, topology: ms.Topology) -> None:
+    def test_an_unknown_end_of_a_run_is_refused(self, topology: ms.Topology) -> None:
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1").run(until="tomorrow")  # type: ignore[arg-type]
         check_message(error, "'tomorrow'", "'end'")
@@ -112,8 +112,8 @@ class TestSecrets:
     SECRET = "correct-horse-battery"
     JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="ann" password="{SECRET}";'
 
-    def assert_untold(self, *texts: str) -> None:
-        """The secret is not in the texts: not as it is, and not in base64 at any of its three alignments."""
+    def assert_not_leaked(self, *texts: str) -> None:
+        """Check that the texts do not contain the secret, neither as it is nor in base64 at any of its three alignments."""
         for shift in range(3):
             coded = base64.b64encode(b" " * shift + self.SECRET.encode())[4 * bool(shift) : -4].decode()
             assert len(coded) > 12
@@ -121,18 +121,18 @@ class TestSecrets:
         assert not [text for text in texts if self.SECRET in text]
 
     @pytest.mark.parametrize("clients", ["kafka", "consumer", "producer"])
-    def test_are_not_shown_when_settings_are(self, clients: str) -> None:
+    def test_are_not_shown_in_settings_and_their_errors(self, clients: str) -> None:
         topology = key_count("in", "out")
         secret = {"sasl.password": self.SECRET, "ssl.key.password": self.SECRET}
         app = ms.Application("app", topology, bootstrap_servers="b:1", **{clients: secret})
-        self.assert_untold(repr(app), str(app.settings), repr(app.settings))
+        self.assert_not_leaked(repr(app), str(app.settings), repr(app.settings))
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", **{clients: f"password={self.SECRET}"})
-        self.assert_untold(*traceback.format_exception(error.value))
+        self.assert_not_leaked(*traceback.format_exception(error.value))
         unknown = {**secret, "key.serializer": "x"}
         with pytest.raises(SettingsError) as error:
             ms.Application("app", topology, bootstrap_servers="b:1", **{clients: unknown})
-        self.assert_untold(*traceback.format_exception(error.value))
+        self.assert_not_leaked(*traceback.format_exception(error.value))
 
     @pytest.mark.broker
     def test_are_not_shown_when_the_broker_refuses_them(
@@ -151,7 +151,7 @@ class TestSecrets:
         with pytest.raises(BrokerUnavailableError) as error:
             app.run()
         check_message(error, kafka.bootstrap_servers)
-        self.assert_untold(*traceback.format_exception(error.value), caplog.text)
+        self.assert_not_leaked(*traceback.format_exception(error.value), caplog.text)
 
     @pytest.mark.broker
     @pytest.mark.spark
@@ -166,18 +166,18 @@ class TestSecrets:
         out, err = capfd.readouterr()
         files = [path.read_bytes().decode("latin-1") for path in apps.home.rglob("*") if path.is_file()]
         assert files
-        self.assert_untold(*traceback.format_exception(error.value), caplog.text, out, err, *files)
+        self.assert_not_leaked(*traceback.format_exception(error.value), caplog.text, out, err, *files)
 
 
 @pytest.mark.broker
 class TestTopics:
-    """Checked before Spark starts: these tests take no session."""
+    """Topics are checked before Spark starts, so these tests use no session."""
 
     @pytest.fixture
     def topics(self, kafka: EmbeddedKafka, tmp_path: Path) -> Apps:
         return Apps(kafka, f"topics-{tmp_path.name}", tmp_path)
 
-    def test_a_source_topic_is_missing(self, topics: Apps) -> None:
+    def test_a_missing_source_topic_is_reported_with_the_command_that_creates_it(self, topics: Apps) -> None:
         sink = topics.topic("out")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count("nowhere", sink))
@@ -187,7 +187,7 @@ class TestTopics:
             "kafka-topics --create --topic nowhere --partitions",
         )
 
-    def test_a_sink_topic_is_missing(self, topics: Apps) -> None:
+    def test_a_missing_sink_topic_is_reported_with_the_command_that_creates_it(self, topics: Apps) -> None:
         source = topics.topic("in")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count(source, "nowhere-out"))
@@ -195,13 +195,15 @@ class TestTopics:
             error, "automatically: 'nowhere-out'", "kafka-topics --create --topic nowhere-out --partitions"
         )
 
-    def test_the_dead_letter_topic_is_missing(self, topics: Apps) -> None:
+    def test_a_missing_dead_letter_topic_is_reported_with_the_command_that_creates_it(
+        self, topics: Apps
+    ) -> None:
         source, sink = topics.topic("in"), topics.topic("out")
         with pytest.raises(TopicNotFoundError) as error:
             topics.run(key_count(source, sink), on_process_error="dead_letter", dead_letter_topic="no-dead")
         check_message(error, "'no-dead'", "kafka-topics --create --topic no-dead")
 
-    def test_topics_that_meet_have_different_numbers_of_partitions(self, topics: Apps) -> None:
+    def test_topics_of_one_store_with_different_numbers_of_partitions_are_refused(self, topics: Apps) -> None:
         two, three, sink = topics.topic("two", 2), topics.topic("three", 3), topics.topic("out")
         builder = ms.StreamsBuilder()
         builder.stream([two, three]).group_by_key().count(store="counts").to_stream().to(
@@ -211,8 +213,8 @@ class TestTopics:
             topics.run(builder.build())
         check_message(error, f"{two!r} has 2", f"{three!r} has 3", "repartition(partitions=...)")
 
-    def test_no_broker_answers(self, topics: Apps) -> None:
-        with socket.socket() as taken:  # bound and not listening: nobody can answer there
+    def test_a_broker_that_does_not_answer_is_reported(self, topics: Apps) -> None:
+        with socket.socket() as taken:  # bound, but not listening, so connections are refused
             taken.bind(("127.0.0.1", 0))
             servers = f"127.0.0.1:{taken.getsockname()[1]}"
             with pytest.raises(BrokerUnavailableError) as error:
@@ -221,7 +223,7 @@ class TestTopics:
             error, servers, "Check that the broker runs", "bootstrap_servers", "advertised.listeners"
         )
 
-    def test_a_client_setting_does_not_exist(self, topics: Apps) -> None:
+    def test_an_unknown_client_setting_is_refused(self, topics: Apps) -> None:
         with pytest.raises(SettingsError) as error:
             topics.run(key_count("in", "out"), kafka={"sokcet.timeout.ms": 1})
         check_message(error, "sokcet.timeout.ms", "kafka={...}")
@@ -230,7 +232,7 @@ class TestTopics:
 @pytest.mark.broker
 @pytest.mark.spark
 class TestRecordsThatCannotBeRead:
-    def test_fail_then_skip(self, apps: Apps) -> None:
+    def test_stop_the_application_by_default_and_can_be_skipped(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         apps.kafka.produce(source, [("a", int64(1)), ("a", b"oops"), ("a", int64(2))])
         with pytest.raises(DeserializationError) as error:
@@ -246,7 +248,7 @@ class TestRecordsThatCannotBeRead:
         metrics = skipping.metrics()
         assert (metrics["dropped_records"], metrics["dropped_records: deserialize error"]) == (1, 1)
 
-    def test_dead_letter(self, apps: Apps) -> None:
+    def test_can_be_sent_to_the_dead_letter_topic(self, apps: Apps) -> None:
         source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
         produce_with_headers(
             apps.kafka, source, [("a", int64(1), 10, []), ("b", b"\xffoops", 20, [("trace", b"7")])]
@@ -274,7 +276,7 @@ class TestRecordsThatCannotBeRead:
 @pytest.mark.broker
 @pytest.mark.spark
 class TestFunctionsThatRaise:
-    def test_in_a_processor_leave_nothing_behind_and_can_be_corrected(self, apps: Apps) -> None:
+    def test_in_a_processor_leave_no_results_and_can_be_corrected(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         apps.kafka.produce(source, [("a", "good"), ("a", "good"), ("a", "bad"), ("a", "good")])
         with pytest.raises(ProcessingError) as error:
@@ -289,7 +291,7 @@ class TestFunctionsThatRaise:
         apps.run(with_processor(Patient, source, sink, Picky.store))
         assert values_by_key(apps.kafka.consume(sink)) == {"a": ["1", "2", "3", "4"]}
 
-    def test_in_a_stateless_map(self, apps: Apps) -> None:
+    def test_in_a_stateless_map_stop_the_application_or_cause_a_dead_letter(self, apps: Apps) -> None:
         source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
         apps.kafka.produce(source, [("a", "1"), ("b", "two"), ("c", "3")])
         with pytest.raises(ProcessingError) as error:
@@ -321,8 +323,8 @@ class TestFunctionsThatRaise:
         check_message(error, "invalid literal", "offset 0")
 
 
-def thrice_then_a_letter(context: ms.ErrorContext, error: Exception) -> str:
-    """Decide as a handler of an application does; it crosses to the executors."""
+def retry_twice_then_dead_letter(context: ms.ErrorContext, error: Exception) -> str:
+    """An error handler of an application, which is sent to the executors."""
     if context.attempt < 3 and context.stage == "process":
         return "retry"
     return "fail" if context.value == b"last" else "dead_letter"
@@ -334,7 +336,7 @@ class TestErrorHandlers:
     @pytest.mark.parametrize(
         ("guarantee", "stateful"), each_once_or_crossed(["exactly_once", "at_least_once"], [False, True])
     )
-    def test_decide_in_executors_and_the_letter_of_the_record_that_stops_is_sent(
+    def test_run_in_executors_and_the_record_that_stops_the_application_is_a_dead_letter(
         self, apps: Apps, guarantee: str, stateful: bool
     ) -> None:
         source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
@@ -342,7 +344,7 @@ class TestErrorHandlers:
         good = ("a", "good") if stateful else ("a", "1")
         settings = {"dead_letter_topic": dead, "processing_guarantee": guarantee}
         apps.kafka.produce(source, [good, ("b", "bad"), good])
-        apps.run(topology, on_process_error=thrice_then_a_letter, **settings)
+        apps.run(topology, on_process_error=retry_twice_then_dead_letter, **settings)
         assert len(apps.kafka.consume(sink)) == 2
         (letter,) = apps.kafka.consume(dead)
         facts = dict(letter.headers)
@@ -352,7 +354,9 @@ class TestErrorHandlers:
 
         apps.kafka.produce(source, [("c", "bad" if stateful else "last")])
         with pytest.raises(ProcessingError) as error:
-            apps.run(topology, on_process_error="fail" if stateful else thrice_then_a_letter, **settings)
+            apps.run(
+                topology, on_process_error="fail" if stateful else retry_twice_then_dead_letter, **settings
+            )
         check_message(error, "offset 3", "failed in stage 'process'")
         assert [letter.key for letter in apps.kafka.consume(dead)][1:] == [b"c"]
         assert len(apps.kafka.consume(sink)) == 2
@@ -361,7 +365,7 @@ class TestErrorHandlers:
 @pytest.mark.broker
 @pytest.mark.spark
 class TestResultsThatCannotBeWritten:
-    def test_a_value_that_does_not_fit_the_sinks_serde(self, apps: Apps) -> None:
+    def test_because_the_serde_of_the_sink_is_for_another_type_stop_the_application(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         builder = ms.StreamsBuilder()
         builder.stream(source).map_values(len).to(sink, name="sink")
@@ -376,7 +380,7 @@ class TestResultsThatCannotBeWritten:
             "value=",
         )
 
-    def test_a_record_too_large_for_the_broker(self, apps: Apps) -> None:
+    def test_because_they_are_too_large_for_the_broker_stop_the_application(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         builder = ms.StreamsBuilder()
         builder.stream(source).map_values(lambda value: value * 2_000_000).to(sink)
@@ -388,10 +392,10 @@ class TestResultsThatCannotBeWritten:
         )
 
     @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-    def test_records_too_large_for_producer_and_broker_follow_the_policy(
+    def test_because_they_are_too_large_for_producer_or_broker_follow_the_policy(
         self, apps: Apps, guarantee: str
     ) -> None:
-        """One topic takes less than the producer would send, the other one more."""
+        """One topic accepts only smaller records than the producer, the other one also larger records."""
         source, large, dead = (apps.topic(name, 1) for name in ("in", "large", "dead"))
         small = f"{source}-small"
         apps.kafka.create_topic(small, 1, {"max.message.bytes": 100_000})
@@ -414,7 +418,7 @@ class TestResultsThatCannotBeWritten:
 @pytest.mark.broker
 @pytest.mark.spark
 class TestOffsetsThatAreGone:
-    def test_records_deleted_before_they_were_read(self, apps: Apps) -> None:
+    def test_because_records_were_deleted_stop_the_application_or_are_skipped(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = key_count(source, sink)
         apps.kafka.produce(source, [("a", str(i)) for i in range(3)])
@@ -438,7 +442,7 @@ class TestOffsetsThatAreGone:
         assert written(apps.kafka, sink) == 5
         assert lag(apps.kafka, apps.id, source) == 0
 
-    def test_a_topic_made_anew(self, apps: Apps) -> None:
+    def test_because_the_topic_was_recreated_stop_the_application(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = key_count(source, sink)
         apps.kafka.produce(source, [("a", str(i)) for i in range(3)])
@@ -459,7 +463,7 @@ class TestOffsetsThatAreGone:
         )
         assert written(apps.kafka, sink) == 3
 
-    def test_a_topic_deleted_while_it_is_read(self, apps: Apps) -> None:
+    def test_because_the_topic_is_deleted_while_it_is_read_stop_the_application(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         running = apps.start(key_count(source, sink), request_timeout_ms=5_000)
         apps.kafka.delete_topic(source)
@@ -474,7 +478,7 @@ class TestOffsetsThatAreGone:
 @pytest.mark.broker
 @pytest.mark.spark
 class TestTopologiesThatDoNotFitTheCheckpoint:
-    def test_a_store_with_another_serde(self, apps: Apps) -> None:
+    def test_because_a_store_has_another_serde_are_refused(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
 
         def topology(value: ms.Serde[object]) -> ms.Topology:
@@ -502,7 +506,7 @@ def _merged(key: str, value: str, so_far: dict[str, int]) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[EmbeddedKafka]:
-    """A broker of these tests' own, which they may kill."""
+    """A broker only for these tests, which they may kill."""
     with EmbeddedKafka(partitions=2) as broker:
         yield broker
 
@@ -514,12 +518,12 @@ class TestABrokerThatGoesAway:
     def fragile_apps(
         self, fragile: EmbeddedKafka, spark: SparkSession, tmp_path: Path, apps: Apps
     ) -> Iterator[Apps]:
-        made = Apps(fragile, apps.id, tmp_path)
-        yield made
-        made.stop_all()
+        fragile_instance = Apps(fragile, apps.id, tmp_path)
+        yield fragile_instance
+        fragile_instance.stop_all()
 
     @pytest.mark.soak
-    def test_while_nothing_happens(self, fragile_apps: Apps) -> None:
+    def test_while_the_application_is_idle_is_waited_for(self, fragile_apps: Apps) -> None:
         kafka = fragile_apps.kafka
         source, sink = fragile_apps.topic("in"), fragile_apps.topic("out")
         running = fragile_apps.start(key_count(source, sink))
@@ -534,7 +538,7 @@ class TestABrokerThatGoesAway:
         running.stop()
         assert values_by_key(kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2], "b": [1]}
 
-    def test_in_the_middle_of_a_stream(self, fragile_apps: Apps) -> None:
+    def test_in_the_middle_of_a_stream_causes_no_loss(self, fragile_apps: Apps) -> None:
         kafka, total = fragile_apps.kafka, 3_000
         source, sink = fragile_apps.topic("in"), fragile_apps.topic("out")
         keys = [f"k{i % 50}" for i in range(total)]
@@ -549,13 +553,13 @@ class TestABrokerThatGoesAway:
         assert latest(kafka.consume(sink), ms.serdes.int64) == Counter(keys)
 
     @pytest.mark.soak
-    def test_does_not_end_a_run_to_the_end(self, fragile_apps: Apps) -> None:
+    def test_does_not_stop_a_run_until_the_end(self, fragile_apps: Apps) -> None:
         kafka, home = fragile_apps.kafka, fragile_apps.home
         source, sink = fragile_apps.topic("in", 1), fragile_apps.topic("out", 1)
         kafka.produce(source, [("a", "1"), ("a", "2")])
 
         def kill_in_the_first_batch() -> None:
-            """It reads and sends nothing, so the planner is the first to miss the broker."""
+            """This batch reads and sends nothing, so the planner is the first to miss the broker."""
             eventually((home / "closed").exists, "the first batch")
             kafka.kill()
             (home / "open").touch()

@@ -1,4 +1,4 @@
-"""On Spark a micro-batch is a commit: with caches each row is written once in it, without them every update is."""
+"""On Spark, each micro-batch commits: with caches it writes each row once, without caches it writes every update."""
 
 from __future__ import annotations
 

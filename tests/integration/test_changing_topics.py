@@ -1,4 +1,4 @@
-"""Topics that change under an application: partitions added, deleted and made again, shorter than they were."""
+"""Topics that change while an application uses them: partitions are added, and topics are recreated or become shorter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_partitions(apps: Apps, topic: str, count: int) -> None:
 
 
 def meeting(left: str, right: str, sink: str) -> ms.Topology:
-    """Two topics whose records meet in one store."""
+    """Count the records of two topics, which meet in one store."""
     builder = ms.StreamsBuilder()
     both = builder.stream(left).merge(builder.stream(right))
     both.group_by_key().count(store="both").to_stream().to(sink, value=ms.serdes.int64)
@@ -37,7 +37,7 @@ def meeting(left: str, right: str, sink: str) -> ms.Topology:
 
 
 class TestPartitionsThatAreAdded:
-    def test_are_read_without_a_new_start(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
+    def test_are_read_without_a_restart(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
         lines, counts = apps.topic("lines", 2), apps.topic("counts", 1)
         apps.kafka.produce(lines, [(None, "old old")])
         with caplog.at_level(logging.WARNING, "millstream.application"):
@@ -47,7 +47,7 @@ class TestPartitionsThatAreAdded:
             apps.kafka.produce(lines, [(None, "a b a")], partition=0)
             eventually(lambda: lag(apps.kafka, apps.id, lines) <= 1, "the first words")
             add_partitions(apps, lines, 5)
-            # Written before anybody has noticed the partition: read all the same, whatever the offset reset is.
+            # Written before the application notices the partition, but read in spite of the offset reset.
             apps.kafka.produce(lines, [(None, "a b c")], partition=4)
             apps.kafka.produce(lines, [(None, "a")], partition=0)
             eventually(
@@ -69,7 +69,7 @@ class TestPartitionsThatAreAdded:
         check = Launch._check
 
         def grow(launch: Launch, now: Continued) -> SparkSession:
-            """Start Spark, which takes seconds, after the partitions were counted and before the query is started."""
+            """Add a partition after the application has counted partitions, and before it starts Spark and the query."""
             if len(apps.kafka.end_offsets(lines)) == 2:
                 add_partitions(apps, lines, 3)
             return check(launch, now)
@@ -84,7 +84,9 @@ class TestPartitionsThatAreAdded:
             )
         assert f"the number of partitions has changed: {lines} from 2 to 3" in caplog.text
 
-    def test_to_one_of_two_topics_that_meet(self, apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
+    def test_to_one_of_two_copartitioned_topics_fail_or_wait_for_the_other_topic(
+        self, apps: Apps, caplog: pytest.LogCaptureFixture
+    ) -> None:
         left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
         topology = meeting(left, right, sink)
         running = apps.start(topology, metadata_max_age_ms=200)
@@ -107,8 +109,8 @@ class TestPartitionsThatAreAdded:
             eventually(lambda: "k" in latest(apps.kafka.consume(sink), ms.serdes.int64), "the new partitions")
 
 
-class TestATopicThatIsMadeAgain:
-    def test_while_the_application_runs(self, apps: Apps) -> None:
+class TestARecreatedTopic:
+    def test_stops_the_application_that_reads_it(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         apps.kafka.produce(source, [("a", "x")] * 3)
         running = apps.start(key_count(source, sink), metadata_max_age_ms=500)
@@ -118,7 +120,7 @@ class TestATopicThatIsMadeAgain:
         with pytest.raises(TopicRecreatedError):
             running.await_termination(60)
 
-    def test_is_read_from_its_beginning_if_that_is_wanted(self, apps: Apps) -> None:
+    def test_is_read_from_its_beginning_if_that_is_configured(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 2), apps.topic("out", 1)
         settings = {
             "on_recreated_topic": "restart_from_beginning",
@@ -129,7 +131,7 @@ class TestATopicThatIsMadeAgain:
         running = apps.start(key_count(source, sink), **settings)
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the old topic")
         apps.kafka.delete_topic(source)
-        apps.kafka.create_topic(source, 1)  # shorter than what was read: the planner notices at once
+        apps.kafka.create_topic(source, 1)  # shorter than before, so the planner notices at once
         apps.kafka.produce(source, [("a", "y")], partition=0)
         eventually(lambda: counted(apps, sink) == [1, 2, 3, 4], "the new topic, on the old counts")
         running.stop()
@@ -137,15 +139,15 @@ class TestATopicThatIsMadeAgain:
         apps.kafka.create_topic(source, 1)
         apps.kafka.produce(
             source, [("a", "z")] * 5, partition=0
-        )  # as long as what was read: only the id differs
+        )  # as long as before, so only the topic id differs
         apps.run(key_count(source, sink), **settings)
         assert counted(apps, sink) == list(range(1, 10))
 
 
 class TestAnInterruptedMicroBatch:
-    """It was planned before the topics changed, and the next start repeats it."""
+    """A micro-batch that was planned before the topics changed, and that the next start repeats."""
 
-    def test_counts_records_of_a_topic_that_was_made_again_once(self, apps: Apps) -> None:
+    def test_counts_records_of_a_recreated_topic_once(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         apps.kafka.produce(source, [("a", "x")] * 3)
         apps.run(key_count(source, sink))
@@ -170,13 +172,13 @@ class TestAnInterruptedMicroBatch:
         assert counted(apps, sink) == [1, 2, 3] * 2, "the first attempt, and the records that were left out"
 
 
-def test_a_topic_that_is_shorter_than_what_was_read(apps: Apps) -> None:
+def test_a_topic_that_ends_before_the_offsets_already_read_is_refused_or_skipped(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("a", "x")] * 3)
     apps.run(key_count(source, sink))
     apps.kafka.delete_topic(source)
     apps.kafka.create_topic(source, 1)
-    forget_topic_ids(apps)  # as if the broker had none: then only the ends distinguish the topics
+    forget_topic_ids(apps)  # as with a broker without topic ids, where only the end offsets differ
     apps.kafka.produce(source, [("a", "x")])
     with pytest.raises(
         OffsetsLostError, match=r"ends at offset 1, but offsets up to 3 .* on_lost_offsets='skip'"
@@ -190,9 +192,9 @@ def test_a_topic_that_is_shorter_than_what_was_read(apps: Apps) -> None:
 
 
 def planned(apps: Apps) -> Mapping[str, Any]:
-    found = progress_of(LocalFiles(apps.home / apps.id / "checkpoint"))
-    assert found is not None
-    return found.planned
+    progress = progress_of(LocalFiles(apps.home / apps.id / "checkpoint"))
+    assert progress is not None
+    return progress.planned
 
 
 def counted(apps: Apps, sink: str) -> list[int]:
@@ -200,12 +202,12 @@ def counted(apps: Apps, sink: str) -> list[int]:
 
 
 def interrupt(apps: Apps) -> None:
-    """Make the last micro-batch, which has read records, an interrupted one."""
+    """Delete the commit of the last micro-batch, which has read records, as if it had been interrupted."""
     checkpoint = apps.home / apps.id / "checkpoint"
-    found = progress_of(LocalFiles(checkpoint))
-    assert found is not None
-    assert found.planned["topics"] != found.previous["topics"]
-    for name in (f"{found.batch}", f".{found.batch}.crc"):
+    progress = progress_of(LocalFiles(checkpoint))
+    assert progress is not None
+    assert progress.planned["topics"] != progress.previous["topics"]
+    for name in (f"{progress.batch}", f".{progress.batch}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
 
 

@@ -1,7 +1,6 @@
-"""A checkpoint on a file system of Hadoop: everything that is read or deleted there goes through Spark's JVM.
+"""A checkpoint on a Hadoop file system, which Millstream reads and deletes through Spark's JVM.
 
-The file system is ViewFs, which comes with Hadoop and shows a local directory under a URL of its own. HDFS is tried
-by `make deployments`.
+The file system is ViewFs, which comes with Hadoop and shows a local directory under its own URL. `make deployments` tests HDFS.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     hadoop.unset(_MOUNT)
 
 
-def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path) -> None:
+def test_an_application_continues_moves_its_state_and_refuses_a_damaged_checkpoint(
+    apps: Apps, elsewhere: Path
+) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
     builder = ms.StreamsBuilder()
     counts = builder.stream(source).group_by_key().count(store="counts")
@@ -42,7 +43,7 @@ def test_an_application_goes_on_moves_and_is_refused(apps: Apps, elsewhere: Path
         "checkpoint_location": "viewfs://elsewhere/checkpoints/counts",
         "processing_guarantee": "exactly_once",
     }
-    for partitions in (1, 2):  # the second start goes on, and moves the state
+    for partitions in (1, 2):  # the second start continues, and moves the state
         apps.kafka.produce(source, [("a", "x"), ("b", "x"), ("a", "y")])
         apps.run(topology, shuffle_partitions=partitions, **settings)
     found = values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)

@@ -1,4 +1,4 @@
-"""What a micro-batch costs in its checkpoint: the changes of the state, and few processes."""
+"""The cost of a micro-batch in its checkpoint: it writes the changes of the state, and starts few processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def started_processes(spark: SparkSession, recording: Path) -> Iterator[list[str
     commands += [event.getString("command") for event in events]
 
 
-def test_settings_of_the_session_are_given_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_settings_of_the_session_are_restored(spark: SparkSession, tmp_path: Path) -> None:
     before = spark.conf.getAll
     with configured(spark, {}, 2, tmp_path.as_uri()):
         during = spark.conf.getAll
@@ -47,12 +47,12 @@ def test_settings_of_the_session_are_given_back(spark: SparkSession, tmp_path: P
     assert during[FILE_MANAGER].endswith(".FileSystemBasedCheckpointFileManager")
 
 
-def test_a_checkpoint_elsewhere_keeps_the_file_manager_of_spark(spark: SparkSession) -> None:
+def test_a_remote_checkpoint_keeps_the_file_manager_of_spark(spark: SparkSession) -> None:
     with configured(spark, {}, 2, "hdfs://elsewhere/checkpoint"):
         assert FILE_MANAGER not in spark.conf.getAll
 
 
-def test_a_checkpoint_where_tasks_have_several_attempts_keeps_the_file_manager_of_spark() -> None:
+def test_masters_with_several_attempts_per_task_are_recognised() -> None:
     assert [
         _ONE_ATTEMPT.fullmatch(master) is not None
         for master in (
@@ -67,7 +67,7 @@ def test_a_checkpoint_where_tasks_have_several_attempts_keeps_the_file_manager_o
     ] == [True, True, True, True, False, False, False]
 
 
-def test_a_micro_batch_that_is_run_again_replaces_the_state_that_it_has_left(apps: Apps) -> None:
+def test_a_repeated_micro_batch_replaces_the_state_of_its_first_attempt(apps: Apps) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
     builder = ms.StreamsBuilder()
     counts = builder.stream(source).group_by_key().count(store="counts")
@@ -78,7 +78,7 @@ def test_a_micro_batch_that_is_run_again_replaces_the_state_that_it_has_left(app
     checkpoint = apps.home / apps.id / "checkpoint"
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     state = checkpoint / "state/0/0"
-    # As if the last micro-batch had done something else, and was cut off behind its state: an attempt of its own.
+    # As if the last micro-batch had an attempt with other results, which ended after it wrote its state.
     (checkpoint / f"commits/{last}").unlink()
     (checkpoint / f"commits/.{last}.crc").unlink()
     for name in ("{}.changelog", ".{}.changelog.crc"):
@@ -91,7 +91,7 @@ def test_a_micro_batch_that_is_run_again_replaces_the_state_that_it_has_left(app
     assert {key: max(values) for key, values in found.items()} == {"a": 2, "b": 3, "c": 4}
 
 
-def test_a_micro_batch_writes_changes_and_starts_few_processes(
+def test_a_micro_batch_writes_only_changes_and_starts_few_processes(
     apps: Apps, spark: SparkSession, tmp_path: Path
 ) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
@@ -103,7 +103,7 @@ def test_a_micro_batch_writes_changes_and_starts_few_processes(
         apps.run(builder.build(), max_batch_records=10, shuffle_partitions=1)
     assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"k": list(range(1, 41))}
     state = [path.name for path in (apps.home / apps.id / "checkpoint/state/0/0").iterdir()]
-    assert [name for name in state if name.endswith(".zip")] == ["1.zip"]  # a snapshot begins it
+    assert [name for name in state if name.endswith(".zip")] == ["1.zip"]  # the first version is a snapshot
     assert {f"{version}.changelog" for version in range(1, BATCHES + 1)} <= set(state)
     assert not [command for command in commands if command.startswith("readlink")]
     files = [command for command in commands if "/offsets/." in command or "/commits/." in command]
@@ -111,9 +111,7 @@ def test_a_micro_batch_writes_changes_and_starts_few_processes(
 
 
 @pytest.mark.parametrize("re_keyed", [False, True])
-def test_rows_of_the_shuffle_have_checksums_only_behind_functions_of_the_user(
-    apps: Apps, re_keyed: bool
-) -> None:
+def test_shuffled_rows_have_checksums_only_after_functions_of_the_user(apps: Apps, re_keyed: bool) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
     builder = ms.StreamsBuilder()
     stream = builder.stream(source)

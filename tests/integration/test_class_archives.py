@@ -1,4 +1,4 @@
-"""Class archives with a real JVM: it starts from them, and nothing is seen of one that does not fit."""
+"""Class archives with a real JVM: it starts from a valid archive, and silently ignores an archive that does not fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Program:
         return ClassArchive("ivy", find_java(), self.jars)
 
     def run(self, options: list[str], *, class_path: str | None = None) -> str:
-        """Run it; return all that it and the JVM have written."""
+        """Run it; return the output of the program and the JVM."""
         ended = subprocess.run(
             [find_java(), *options, "-cp", class_path or self.class_path, _MAIN, "-version"],
             stdout=subprocess.PIPE,
@@ -49,7 +49,7 @@ class Program:
         return ended.stdout
 
     def make(self) -> None:
-        """Make the archive, and wait for it."""
+        """Create the archive, and wait for it."""
         archive = self.archive
         self.run(archive.options(note=True))
         archive.make(self.class_path)
@@ -77,17 +77,17 @@ def test_a_jvm_starts_from_its_archive(program: Program) -> None:
     assert FROM_ARCHIVE in program.run([*options, "-Xlog:class+load"])
 
 
-def test_nothing_is_seen_of_a_broken_one(program: Program, tmp_path: Path) -> None:
+def test_a_missing_or_broken_archive_is_ignored_silently(program: Program, tmp_path: Path) -> None:
     output, archive = program.run([]), program.archive
     whole, broken = archive.file.read_bytes(), tmp_path / "broken.jsa"
     options = [option.replace(str(archive.file), str(broken)) for option in archive.options()]
-    assert program.run(options) == output  # there is none
+    assert program.run(options) == output  # there is no archive
     for content in (whole[: len(whole) // 2], whole[:100], b"x" * len(whole), b"\0" * len(whole)):
         broken.write_bytes(content)
         assert program.run(options) == output
 
 
-def test_an_archive_of_other_jars_is_left_alone(program: Program) -> None:
+def test_an_archive_of_other_jars_is_ignored(program: Program) -> None:
     output, archive = program.run([]), program.archive
     [jar] = program.jars.iterdir()
     before = jar.stat().st_mtime_ns
@@ -98,6 +98,6 @@ def test_an_archive_of_other_jars_is_left_alone(program: Program) -> None:
     assert program.run(archive.options(), class_path=f"{program.jars.parent}:{program.class_path}") == output
 
 
-def test_options_of_the_user_win(program: Program) -> None:
+def test_options_of_the_user_take_precedence(program: Program) -> None:
     options = [*program.archive.options(), "-Xshare:off", "-Xlog:class+load"]
     assert FROM_ARCHIVE not in program.run(options)

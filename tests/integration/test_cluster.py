@@ -1,4 +1,4 @@
-"""Applications on a standalone cluster: modules reach the workers, secrets stay where they are, results are those of plain Python."""
+"""Applications on a standalone cluster: modules reach the workers, secrets are in no file, and results equal those of plain Python."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ print("ENDED", running.status().state)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), SHOP_PASSWORD=PASSWORD) as made:
-        yield made
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), SHOP_PASSWORD=PASSWORD) as running:
+        yield running
 
 
 class Shop:
-    """Orders of an application of its own, and what must come of them."""
+    """An application with its own topics, its orders, and their expected results."""
 
     def __init__(self, kafka: EmbeddedKafka, cluster: SparkCluster, name: str) -> None:
         self.kafka, self.id, self.home = kafka, name, cluster.home / name
@@ -90,7 +90,7 @@ class Shop:
             (self.home / file).write_text(text)
         (self.home / "main.py").write_text(_PROGRAM)
         shutil.make_archive(str(self.home / "modules"), "zip", self.home, "orders")
-        shutil.rmtree(self.home / "orders")  # what is left is one module beside the program
+        shutil.rmtree(self.home / "orders")  # only one module stays beside the program
 
     def order(self, count: int) -> None:
         """Send more orders, each with a unique value."""
@@ -99,8 +99,8 @@ class Shop:
         self.ordered += new
 
     def job(self, **settings: object) -> str:
-        """Describe the application to its program."""
-        given = {
+        """Return the argument that describes the application to its program."""
+        all_settings = {
             "bootstrap_servers": self.kafka.bootstrap_servers,
             "state_dir": str(self.home / "state"),
             "processing_guarantee": "exactly_once",
@@ -108,7 +108,7 @@ class Shop:
             "kafka": {"sasl.password": {"env": "SHOP_PASSWORD"}},
             **settings,
         }
-        return json.dumps({"id": self.id, "topics": self.topics, "settings": given})
+        return json.dumps({"id": self.id, "topics": self.topics, "settings": all_settings})
 
     def await_results(self, program: Daemon) -> None:
         """Wait until the program has answered and counted all orders."""
@@ -135,24 +135,24 @@ class Shop:
     def check(self) -> None:
         """Compare the content of the topics with the results of plain Python."""
         answers = [(r.key, r.value) for r in committed_records(self.kafka, self.topics[2])]
-        wanted = [(key, f"{REGIONS[order.split()[0]]} {order}".upper()) for key, order in self.ordered]
-        assert Counter(answers) == Counter((key.encode(), value.encode()) for key, value in wanted)
+        expected = [(key, f"{REGIONS[order.split()[0]]} {order}".upper()) for key, order in self.ordered]
+        assert Counter(answers) == Counter((key.encode(), value.encode()) for key, value in expected)
         totals = {r.key: r.value for r in committed_records(self.kafka, self.topics[3])}
-        counted = Counter(value.split()[0] for _, value in wanted)
+        counted = Counter(value.split()[0] for _, value in expected)
         assert totals == {key.encode(): count.to_bytes(8, "big") for key, count in counted.items()}
 
     def check_files(self) -> None:
         """Search for the password in all files of application, checkpoint and executors."""
-        looked = [path for path in self.home.parent.rglob("*") if path.is_file()]
-        assert [path for path in looked if PASSWORD.encode() in path.read_bytes()] == []
-        assert any("checkpoint" in path.parts for path in looked)
+        files = [path for path in self.home.parent.rglob("*") if path.is_file()]
+        assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []
+        assert any("checkpoint" in path.parts for path in files)
 
 
-def test_a_submitted_program_survives_its_workers(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
+def test_a_submitted_program_survives_a_killed_worker(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
     """Exactly once, with a global table, asynchronous calls, a changelog topic and copies in RocksDB, on two executors.
 
-    Modules come by ``--py-files`` and lie beside the program. A worker is killed, with its executor and its copies; another one
-    comes. SIGTERM ends the program between two micro-batches.
+    A package comes by ``--py-files``, and a module is beside the program. A worker is killed, with its executor and local copies, and
+    another worker starts. SIGTERM ends the program between two micro-batches.
     """
     shop = Shop(kafka, cluster, "submitted")
     shop.order(200)
@@ -178,7 +178,7 @@ def test_a_submitted_program_survives_its_workers(kafka: EmbeddedKafka, cluster:
     shop.check_files()
 
 
-def test_the_doctor_looks_at_every_executor(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
+def test_the_doctor_checks_every_executor(kafka: EmbeddedKafka, cluster: SparkCluster) -> None:
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     doctor = cluster.python("-m", "millstream", "doctor", "--master", cluster.url, *servers)
     output = " ".join(doctor.communicate(timeout=180)[0].split())

@@ -40,7 +40,7 @@ def shell(apps: Apps, *arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(app, [*arguments, *servers], input=stdin)
 
 
-def test_what_is_sent_is_peeked(apps_without_spark: Apps) -> None:
+def test_peek_shows_the_records_of_send(apps_without_spark: Apps) -> None:
     apps = apps_without_spark
     topic = apps.topic("records", 3)
     assert shell(apps, "send", topic, "tea", "milk", "--key", "a").output == f"2 written to {topic}\n"
@@ -72,14 +72,16 @@ def test_what_is_sent_is_peeked(apps_without_spark: Apps) -> None:
         (("plan", "nowhere:topology"), "there is no module 'nowhere'"),
     ],
 )
-def test_what_cannot_be_is_one_line(apps_without_spark: Apps, arguments: tuple[str, ...], why: str) -> None:
+def test_an_unknown_topic_format_or_module_is_a_one_line_error(
+    apps_without_spark: Apps, arguments: tuple[str, ...], why: str
+) -> None:
     result = shell(apps_without_spark, *arguments)
     assert result.exit_code == 1
     assert why in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_text_that_does_not_fit_its_format_is_named(apps_without_spark: Apps) -> None:
+def test_text_that_does_not_fit_its_format_is_refused(apps_without_spark: Apps) -> None:
     result = shell(
         apps_without_spark, "send", apps_without_spark.topic("numbers"), "tea", "--value-format", "int64"
     )
@@ -115,7 +117,7 @@ def test_a_plan_lists_the_dead_letter_topics_of_policies_and_operators(
 
 
 @pytest.mark.spark
-def test_a_program_is_planned_and_run_and_planned_again(apps: Apps, tmp_path: Path) -> None:
+def test_a_program_can_be_planned_before_and_after_its_first_run(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
     (tmp_path / "shop.py").write_text(PROGRAM.format(source=source, sink=sink))
     apps.kafka.produce(source, [(None, "tea milk tea")])
@@ -139,8 +141,10 @@ def test_a_program_is_planned_and_run_and_planned_again(apps: Apps, tmp_path: Pa
     assert f"{apps.id}-counts-repartition" not in admin.list_topics(timeout=30).topics
     ran = command("run", "shop:topology", "--until-end", *exactly_once)
     assert ran.returncode == 0, ran.stderr
-    found = {record.key: int.from_bytes(record.value or b"", "big") for record in apps.kafka.consume(sink)}
-    assert found == {b"tea": 2, b"milk": 1}
+    counts_by_word = {
+        record.key: int.from_bytes(record.value or b"", "big") for record in apps.kafka.consume(sink)
+    }
+    assert counts_by_word == {b"tea": 2, b"milk": 1}
     again = command("plan", "shop:topology", *exactly_once)
     assert "keeps counts" in again.stdout
     refused = command("plan", "shop:other", *exactly_once)

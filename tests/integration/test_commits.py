@@ -1,4 +1,4 @@
-"""``context.commit()`` with a trigger interval that no test would wait for: the next micro-batch begins at once."""
+"""``context.commit()`` starts the next micro-batch at once, even with a trigger interval of an hour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 _HOUR_MS = 3_600_000
 
 
-def test_after_a_commit_the_trigger_interval_is_not_waited_for(apps: Apps) -> None:
+def test_a_commit_starts_the_next_micro_batch_without_the_trigger_interval(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     running = apps.start(committing_copy(source, sink), trigger_interval_ms=_HOUR_MS)
 
@@ -21,7 +21,9 @@ def test_after_a_commit_the_trigger_interval_is_not_waited_for(apps: Apps) -> No
             lambda: apps.kafka.committed(apps.id, source).get(0) == offset, f"offset {offset} to be committed"
         )
 
-    for offset in range(3):  # the first follows the start of the tasks, each other one the commit before it
+    for offset in range(
+        3
+    ):  # the first micro-batch follows the start of the tasks, each of the others a commit
         apps.kafka.produce(source, [("k", "commit")])
         committed(offset + 1)
     apps.kafka.produce(source, [("k", "no more")])

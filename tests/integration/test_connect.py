@@ -1,4 +1,4 @@
-"""A topology on Spark Connect: the program and Spark are two processes, each with modules of its own."""
+"""A topology on Spark Connect: the program and Spark are two processes, each with its own modules."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[str]:
-    """Start a server, in a directory of its own; return its port."""
+    """Start a server in its own directory; yield its port."""
     home, log = tmp_path / "server", tmp_path / "server.log"
     home.mkdir()
     with (
@@ -108,15 +108,17 @@ def port(tmp_path: Path) -> Iterator[str]:
     ):
         assert server.stdin is not None
         assert server.stdout is not None
-        found = server.stdout.readline().strip()
-        assert found, log.read_text()[-3000:]
-        yield found
+        bound_port = server.stdout.readline().strip()
+        assert bound_port, log.read_text()[-3000:]
+        yield bound_port
         server.stdin.close()
         server.wait(120)
 
 
 @pytest.mark.soak
-def test_transform_works_on_spark_connect_and_the_rest_says_so(port: str, tmp_path: Path) -> None:
+def test_transform_works_on_spark_connect_and_other_entry_points_are_refused(
+    port: str, tmp_path: Path
+) -> None:
     home = tmp_path / "client"
     home.mkdir()
     home.joinpath("shop_words.py").write_text("def to_word(key, word): return word.upper()\n")
@@ -129,7 +131,7 @@ def test_transform_works_on_spark_connect_and_the_rest_says_so(port: str, tmp_pa
         text=True,
         timeout=250,
     )
-    wanted = ["SparkRuntimeError True", "SparkRuntimeError True", "[('WORD', '6')]"]
-    assert ended.stdout.splitlines() == wanted, (
+    expected = ["SparkRuntimeError True", "SparkRuntimeError True", "[('WORD', '6')]"]
+    assert ended.stdout.splitlines() == expected, (
         ended.stderr[-3000:] + (tmp_path / "server.log").read_text()[-3000:]
     )

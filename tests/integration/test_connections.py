@@ -18,7 +18,7 @@ from .helpers import Apps
 pytestmark = pytest.mark.broker
 
 
-def test_an_answer_that_is_waited_for_comes_all_the_same(apps_without_spark: Apps) -> None:
+def test_requests_are_answered_although_their_connections_are_closed(apps_without_spark: Apps) -> None:
     topic = apps_without_spark.topic("in", 3)
     settings = {"bootstrap.servers": apps_without_spark.kafka.bootstrap_servers, "client.id": topic}
     broker = Broker(settings, "group")
@@ -33,7 +33,7 @@ def test_an_answer_that_is_waited_for_comes_all_the_same(apps_without_spark: App
     assert [facts.partitions for facts in future.result()] == [3] * 20
 
 
-def test_records_that_were_planned_and_are_gone_are_not_waited_for(
+def test_a_fetch_does_not_wait_for_planned_records_that_are_gone(
     apps_without_spark: Apps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "_QUIET_S", 1.0)

@@ -22,14 +22,14 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def killed_kafka() -> Iterator[EmbeddedKafka]:
-    """A broker that is killed."""
+    """A broker that the tests may kill."""
     with EmbeddedKafka(partitions=2) as kafka:
         for topic in ("fed", "watched", "results"):
             kafka.create_topic(topic)
         yield kafka
 
 
-def test_the_workload_arrives_once_though_the_broker_is_killed(killed_kafka: EmbeddedKafka) -> None:
+def test_the_workload_arrives_exactly_once_although_the_broker_is_killed(killed_kafka: EmbeddedKafka) -> None:
     workload = [(None if number % 3 else f"key-{number}", f"{number}") for number in range(3_000)]
     feeder = Feeder(killed_kafka.bootstrap_servers, "fed", workload, partitions=2)
     for up_to in (1_000, 2_000, 5_000):
@@ -102,11 +102,11 @@ def test_records_of_a_split_topic_are_counted_in_all_logs(killed_kafka: Embedded
         return watch.processed == 100
 
     eventually(counted, "all records, without the markers of transactions")
-    for each in (consumer, watch, coordinator, feeder):
-        each.close()
+    for resource in (consumer, watch, coordinator, feeder):
+        resource.close()
 
 
-def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(killed_kafka: EmbeddedKafka) -> None:
+def test_an_open_transaction_is_detected_and_an_aborted_one_is_not_read(killed_kafka: EmbeddedKafka) -> None:
     watch = Watch(killed_kafka, "another-group", "watched", "results")
     producer = Producer(
         {"bootstrap.servers": killed_kafka.bootstrap_servers, "transactional.id": "t", "log_level": 0}
@@ -139,7 +139,7 @@ def test_an_open_transaction_is_seen_and_an_aborted_one_is_not_read(killed_kafka
 
 
 @pytest.mark.soak
-def test_a_broker_that_has_not_loaded_the_offsets_of_a_group_is_found_out() -> None:
+def test_a_broker_that_has_not_loaded_the_offsets_of_a_group_is_detected() -> None:
     with EmbeddedKafka(partitions=1) as kafka:
         kafka.create_topic("in")
         servers = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
@@ -151,7 +151,7 @@ def test_a_broker_that_has_not_loaded_the_offsets_of_a_group_is_found_out() -> N
         producer.send_offsets_to_transaction(
             [TopicPartition("in", 0, 5)], consumer.consumer_group_metadata(), 30
         )
-        assert not lacks_coordinator(kafka, "group", "in")  # an open transaction is the application's affair
+        assert not lacks_coordinator(kafka, "group", "in")  # an open transaction is no fault of the broker
         producer.abort_transaction(30)
         consumer.close()
         spoil_offsets(kafka)

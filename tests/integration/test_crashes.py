@@ -1,10 +1,10 @@
-"""Killed again and again, exactly once: nothing lost, nothing twice, stores right. Twelve kills over five applications.
+"""Applications with exactly once are killed repeatedly: no record is lost or repeated, and the stores are correct.
 
-The table says which parts are killed in which run; each is killed once, at points that the seed decides. Every one of them is killed in one
-run at least; `make soak` kills them in the other applications, too. In one run they are also stopped, and killed again before the
-application has come to itself. A run without executors keeps all of Spark in one JVM, as ``local[*]`` does, and starts faster. Two runs
-are under way at a time, because an application that recovers mostly waits. The workload leaves about two micro-batches between two
-kills; `make soak` has more. The application of calls is killed in ``tests/proofs``, where it keeps a journal.
+Five applications are killed twelve times. `RUNS` lists the targets of each run; each is killed once, at a point that the seed determines.
+Every target is killed in at least one run; `make soak` kills it in the other applications, too. In one run, targets are also stopped for
+a while, and killed again before the application has recovered. A run without executors keeps all of Spark in one JVM, as ``local[*]``
+does, and starts faster. Two runs share the machine, because an application that recovers mostly waits. The workload leaves about two
+micro-batches between two kills; `make soak` has more. ``tests/proofs`` kills the application of calls, where it keeps a journal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def crashed(app: str, seed: int, targets: tuple[Target, ...], logs: Path) -> Report:
-    """Run with a seed, and with others if the broker itself has spoiled the run."""
+    """Run with a seed, and with other seeds if the broker itself spoils the run."""
 
     def run(seed: int, attempt: int) -> Report:
         return run_with_crashes(
@@ -81,7 +81,9 @@ def test_nothing_is_lost_or_repeated(
     if app == DOUBLE_FAULTS:
         assert any(kill.again for kill in report.kills)
         assert any(kill.stopped_s for kill in report.kills)
-    assert not any("committed offsets" in end for end in report.ends)  # a start waits for no dead transaction
+    assert not any(
+        "committed offsets" in end for end in report.ends
+    )  # no start waits for the transaction of a dead run
 
 
 def test_there_are_twelve_kills() -> None:

@@ -27,7 +27,7 @@ WORDS = [f"word-{n % 7}" for n in range(60)]
 
 
 class Counting:
-    """An application that counts words, stopped behind some micro-batches; each test gets its directory as it was left.
+    """An application that counts words, stopped after some micro-batches. Each test starts with the directory of that moment.
 
     Attributes:
         checkpoint: The checkpoint.
@@ -57,7 +57,7 @@ class Counting:
         counts.to_stream().to(self._sink, value=ms.serdes.int64)
         self._apps.run(builder.build(), max_batch_records=20, shuffle_partitions=2)
 
-    def restored(self) -> None:
+    def restore(self) -> None:
         shutil.rmtree(self._home)
         shutil.copytree(self._kept, self._home)
 
@@ -75,9 +75,9 @@ def left(module_apps: Apps) -> Counting:
 
 @pytest.fixture
 def counting(left: Counting) -> Iterator[Counting]:
-    left.restored()
+    left.restore()
     yield left
-    left.restored()
+    left.restore()
 
 
 def progress(root: Path) -> object:
@@ -85,7 +85,7 @@ def progress(root: Path) -> object:
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_is_found(counting: Counting, case: Damage) -> None:
+def test_damage_is_found(counting: Counting, case: Damage) -> None:
     case.do(counting.checkpoint)
     with pytest.raises(CheckpointError, match=case.pattern(counting.batch)) as caught:
         progress(counting.checkpoint)
@@ -94,36 +94,36 @@ def test_is_found(counting: Counting, case: Damage) -> None:
 
 
 @pytest.mark.parametrize("case", HARMLESS, ids=lambda case: case.name)
-def test_is_no_damage(counting: Counting, case: Damage) -> None:
+def test_harmless_changes_are_accepted(counting: Counting, case: Damage) -> None:
     case.do(counting.checkpoint)
     assert progress(counting.checkpoint) is not None
 
 
-def test_a_bit_that_flips_is_found_or_in_a_file_that_is_not_needed(counting: Counting) -> None:
-    root, right, outcomes = counting.checkpoint, progress(counting.checkpoint), Counter[str]()
+def test_a_flipped_bit_is_found_unless_the_file_is_not_needed(counting: Counting) -> None:
+    root, intact, outcomes = counting.checkpoint, progress(counting.checkpoint), Counter[str]()
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
     needed = set(needed_by_a_start(root, counting.batch))
     assert needed < set(files)
     for seed in range(max(FLIPS, 300)):
-        chance = random.Random(seed)
-        path = chance.choice(files)
+        rng = random.Random(seed)
+        path = rng.choice(files)
         before = path.read_bytes()
-        flip(path, chance)
+        flip(path, rng)
         try:
-            assert progress(root) == right, (seed, path)
+            assert progress(root) == intact, (seed, path)
             assert path not in needed, (seed, path)
             outcomes["not needed"] += 1
         except CheckpointError as error:
-            assert_way_out(error, path)
+            assert_names_file_and_remedy(error, path)
             outcomes["refused"] += 1
         path.write_bytes(before)
-    assert progress(root) == right
+    assert progress(root) == intact
     sys.stderr.write(f"\n{dict(outcomes)}\n")
     assert outcomes.keys() == {"not needed", "refused"}
 
 
 def needed_by_a_start(root: Path, batch: int) -> Iterator[Path]:
-    """Return the files without which Spark cannot go on, as far as they do not depend on when it makes a snapshot."""
+    """Yield the files that Spark needs to continue, except those that depend on the times of its snapshots."""
     yield from (root / name for name in ("metadata", f"commits/{batch}"))
     yield from (root / "offsets" / str(batch - back) for back in range(2))
     for directory in (root / "state/0/_metadata/v2", root / "state/0/_stateSchema/default"):
@@ -131,14 +131,14 @@ def needed_by_a_start(root: Path, batch: int) -> Iterator[Path]:
     yield from root.glob(f"state/0/*/{batch + 1}.changelog")
 
 
-def assert_way_out(error: CheckpointError, path: Path) -> None:
+def assert_names_file_and_remedy(error: CheckpointError, path: Path) -> None:
     assert "is damaged, so nothing was started on it" in error.message
     assert path.name.removeprefix(".").removesuffix(".crc") in error.message
     assert "millstream reset" in error.message
 
 
 @pytest.mark.parametrize("name", ["offset missing", "changes missing", "shared file missing"])
-def test_a_start_sends_nothing(counting: Counting, name: str) -> None:
+def test_a_start_on_a_damaged_checkpoint_sends_nothing(counting: Counting, name: str) -> None:
     case = next(case for case in DAMAGES if case.name == name)
     case.do(counting.checkpoint)
     counting.feed()
@@ -148,7 +148,7 @@ def test_a_start_sends_nothing(counting: Counting, name: str) -> None:
     assert counting.sent() == before
 
 
-def test_a_start_goes_on_right_behind_a_crash(counting: Counting) -> None:
+def test_a_start_after_a_crash_continues_with_correct_results(counting: Counting) -> None:
     for case in HARMLESS[1:3]:
         case.do(counting.checkpoint)
     counting.feed()
@@ -156,7 +156,7 @@ def test_a_start_goes_on_right_behind_a_crash(counting: Counting) -> None:
     assert counting.is_right()
 
 
-def test_a_commit_that_cannot_be_read_can_be_deleted_as_the_error_says(counting: Counting) -> None:
+def test_an_unreadable_commit_can_be_deleted_as_the_error_says(counting: Counting) -> None:
     commit = counting.checkpoint / "commits" / str(counting.batch)
     beside = commit.with_name(f".{commit.name}.crc")
     commit.write_bytes(b"")

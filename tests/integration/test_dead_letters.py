@@ -31,15 +31,17 @@ def dlq(apps: Apps, *arguments: str, answer: str = "") -> tuple[int, str]:
 
 
 def sent_back(apps: Apps, source: str, count: int) -> list[ms.testing.ConsumedRecord]:
-    """Return the records of a topic when there are enough: a transaction is visible a moment after its commit."""
+    """Wait for the records of a replay and return them: a transaction becomes visible a moment after its commit."""
     eventually(lambda: len(apps.kafka.consume(source, isolation="read_committed")) >= count, "the replay")
     found = apps.kafka.consume(source, isolation="read_committed")
     assert len(found) == count
     return found
 
 
-def fail(apps: Apps, source: str, dead: str, records: list[tuple[str, str, ms.Headers]]) -> None:
-    """Put the dead letters of records into a topic on the broker, as a topology makes them."""
+def write_dead_letters(
+    apps: Apps, source: str, dead: str, records: list[tuple[str, str, ms.Headers]]
+) -> None:
+    """Write the dead letters that a topology creates for records to a topic on the broker."""
     builder = ms.StreamsBuilder()
     prices = builder.stream(source, value=ms.serdes.json)
     prices.map_values(lambda price: price["cents"] / 100, name="to-euros").to(
@@ -59,11 +61,11 @@ def fail(apps: Apps, source: str, dead: str, records: list[tuple[str, str, ms.He
 def topics(apps_without_spark: Apps) -> tuple[Apps, str, str]:
     apps = apps_without_spark
     source, dead = apps.topic("in", 1), apps.topic("dead", 1)
-    fail(apps, source, dead, [(key, value, (("trace", b"7"),)) for key, value in BAD])
+    write_dead_letters(apps, source, dead, [(key, value, (("trace", b"7"),)) for key, value in BAD])
     return apps, source, dead
 
 
-def test_letters_are_listed_shown_and_sent_back_once(topics: tuple[Apps, str, str]) -> None:
+def test_dead_letters_are_listed_shown_and_replayed_once(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
     code, output = dlq(apps, "list", dead)
     assert (code, output.splitlines()[-1]) == (0, "3 dead letters")
@@ -108,19 +110,21 @@ def test_letters_are_listed_shown_and_sent_back_once(topics: tuple[Apps, str, st
     assert (code, "Done: 1 sent." in output) == (0, True)
 
 
-def test_a_record_that_keeps_failing_is_not_sent_back_for_ever(topics: tuple[Apps, str, str]) -> None:
+def test_a_record_that_keeps_failing_is_replayed_a_limited_number_of_times(
+    topics: tuple[Apps, str, str],
+) -> None:
     apps, source, dead = topics
     for number in (1, 2):
         assert dlq(apps, "replay", dead, "--key", "pear", "--max-replays", "2", "--yes")[0] == 0
         back = sent_back(apps, source, number)[-1]
-        fail(apps, source, dead, [("pear", '{"euros":1}', back.headers)])
+        write_dead_letters(apps, source, dead, [("pear", '{"euros":1}', back.headers)])
     code, output = dlq(apps, "replay", dead, "--key", "pear", "--max-replays", "2", "--yes")
     assert (code, "1 left out: replayed 2 times before" in output) == (0, True)
     assert "There is nothing to send." in output
     assert "came back 2x" in dlq(apps, "list", dead, "--pending", "--key", "pear")[1]
 
 
-def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, str]) -> None:
+def test_a_second_replay_stops_the_first(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
     settings = settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers})
     queue = DeadLetterQueue(dead, settings)
@@ -131,7 +135,9 @@ def test_a_second_replay_keeps_the_first_from_going_on(topics: tuple[Apps, str, 
     sent_back(apps, source, 3)
 
 
-def test_a_replay_that_was_killed_in_a_transaction_delays_no_other(topics: tuple[Apps, str, str]) -> None:
+def test_a_replay_that_was_killed_in_a_transaction_does_not_delay_another(
+    topics: tuple[Apps, str, str],
+) -> None:
     apps, source, dead = topics
     queue = DeadLetterQueue(dead, settings_from({"bootstrap_servers": apps.kafka.bootstrap_servers}))
     killed = Forwarding(queue._forwarder)
@@ -146,7 +152,7 @@ def test_a_replay_that_was_killed_in_a_transaction_delays_no_other(topics: tuple
     assert [record.key for record in sent_back(apps, source, 3)] == [b"apple", b"pear", b"plum"]
 
 
-def test_records_that_are_not_dead_letters(topics: tuple[Apps, str, str]) -> None:
+def test_records_that_are_not_dead_letters_are_left_out_or_refused(topics: tuple[Apps, str, str]) -> None:
     apps, source, dead = topics
     apps.kafka.produce(source, [("apple", "1"), ("pear", "2")])
     code, output = dlq(apps, "list", source, "--json")
@@ -171,13 +177,13 @@ def test_records_that_are_not_dead_letters(topics: tuple[Apps, str, str]) -> Non
     assert (code, "0 dead letters" in output) == (0, True)
 
 
-def test_a_topic_that_does_not_exist(apps_without_spark: Apps) -> None:
+def test_an_unknown_dead_letter_topic_is_refused(apps_without_spark: Apps) -> None:
     code, output = dlq(apps_without_spark, "list", "no-such-topic")
     assert (code, output.startswith("millstream dlq list: topic 'no-such-topic' does not exist")) == (1, True)
 
 
 @pytest.mark.parametrize("command", [("list",), ("replay", "--dry-run"), ("replay", "--yes")])
-def test_a_partition_that_does_not_exist(topics: tuple[Apps, str, str], command: tuple[str, ...]) -> None:
+def test_an_unknown_partition_is_refused(topics: tuple[Apps, str, str], command: tuple[str, ...]) -> None:
     apps, _, dead = topics
     code, output = dlq(apps, *command, dead, "--partition", "99")
     assert (code, output) == (
@@ -186,7 +192,7 @@ def test_a_partition_that_does_not_exist(topics: tuple[Apps, str, str], command:
     )
 
 
-def test_a_topic_to_which_nothing_can_be_sent_back(topics: tuple[Apps, str, str]) -> None:
+def test_an_invalid_target_topic_of_a_replay_is_refused(topics: tuple[Apps, str, str]) -> None:
     apps, _, dead = topics
     for to, why in (
         (dead, "is the dead-letter topic itself"),

@@ -1,4 +1,4 @@
-"""An application with calls in flight that is stopped: it finishes them in time, or goes on with them at the next start."""
+"""An application that is stopped with calls in flight finishes them within the drain timeout, or after the next start."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from .helpers import Apps, eventually, lag, written
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def test_a_stop_drains_what_is_in_time_and_carries_over_what_is_not(apps: Apps, tmp_path: Path) -> None:
-    source, sink, go_on = apps.topic("in", 1), apps.topic("out", 1), tmp_path / "go on"
+def test_a_stop_drains_calls_until_its_timeout_and_the_next_start_finishes_the_rest(
+    apps: Apps, tmp_path: Path
+) -> None:
+    source, sink, release = apps.topic("in", 1), apps.topic("out", 1), tmp_path / "go on"
 
     async def call(value: str) -> object:
-        while value == "7" and not go_on.exists():
+        while value == "7" and not release.exists():
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.2)
         return f"{value}!"
@@ -43,7 +45,7 @@ def test_a_stop_drains_what_is_in_time_and_carries_over_what_is_not(apps: Apps, 
         stopping.start()
         eventually(lambda: running.status().state == "draining", "the application to drain")
         apps.kafka.produce(source, [(None, "too late")])
-        go_on.touch()
+        release.touch()
         stopping.join(60)
         assert running.status().state == "stopped"
         (calls,) = running.status().calls.values()
@@ -53,7 +55,7 @@ def test_a_stop_drains_what_is_in_time_and_carries_over_what_is_not(apps: Apps, 
     assert values == Counter(f"{n}!".encode() for n in range(200))
 
 
-def test_an_operator_that_is_removed_does_not_take_its_records_along_in_silence(
+def test_removing_an_operator_does_not_silently_drop_its_unfinished_records(
     apps: Apps, tmp_path: Path
 ) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)

@@ -25,7 +25,7 @@ class Topics(NamedTuple):
 
 
 def clicks_of(topics: Topics) -> ms.Topology:
-    """Count clicks per window behind a topic of their own, keep late ones, and join them with what was shown before."""
+    """Count clicks per window after a through topic, keep late clicks, and join clicks with the ads that were shown before."""
     builder = ms.StreamsBuilder()
     real, _ = builder.stream(topics.clicks).branch(lambda _, v: v != "robot", lambda _, v: True)
     clicks = real.through(topics.between)
@@ -42,37 +42,37 @@ def clicks_of(topics: Topics) -> ms.Topology:
     return builder.build(explicit_names=True)
 
 
-def test_they_do_on_spark_what_they_do_in_the_test_driver(apps: Apps) -> None:
+def test_branches_windows_late_records_and_prior_joins_work_on_spark(apps: Apps) -> None:
     topics = Topics(*(apps.topic(name, 2) for name in Topics._fields))
     topology = clicks_of(topics)
 
-    def given(topic: str) -> list[tuple[str, str]]:
+    def contents(topic: str) -> list[tuple[str, str]]:
         return sorted((r.key.decode(), r.value.decode()) for r in apps.kafka.consume(topic))
 
     apps.kafka.produce(topics.shown, [("a", "tea", 100), ("a", "milk", 900)])
     apps.run(topology)
     running = apps.start(topology)
     apps.kafka.produce(topics.clicks, [("a", "one", 500), ("a", "robot", 600), ("a", "two", 1_000)])
-    eventually(lambda: given(topics.pairs) == [("a", "one tea"), ("a", "two milk")], "the pairs")
+    eventually(lambda: contents(topics.pairs) == [("a", "one tea"), ("a", "two milk")], "the pairs")
     running.stop()
 
     running = apps.start(topology)
     apps.kafka.produce(topics.clicks, [("a", "three", 999)])
-    eventually(lambda: given(topics.late) == [("a", "three")], "the late click")
-    eventually(lambda: given(topics.counts) == [("a@0", "1")], "the window that the next look gives")
+    eventually(lambda: contents(topics.late) == [("a", "three")], "the late click")
+    eventually(lambda: contents(topics.counts) == [("a@0", "1")], "the window that the next look gives")
     running.stop()
 
 
-class Twice(ms.Processor[str, str, str, str]):
-    """Hands each record on two times."""
+class ForwardTwice(ms.Processor[str, str, str, str]):
+    """Forwards each record twice."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
         self.context.forward(record)
 
 
-class Marked(ms.Processor[str, str, str, str]):
-    """Marks the values of what a processor gets that it is wrapped around."""
+class MarkingWrapper(ms.Processor[str, str, str, str]):
+    """Wraps a processor, and marks the values of the records that it receives."""
 
     def __init__(self, inner: ms.Processor[str, str, str, str]) -> None:
         self._inner = inner
@@ -86,15 +86,15 @@ class Marked(ms.Processor[str, str, str, str]):
 
 def test_streams_of_one_topic_share_its_source_and_processors_are_wrapped(apps: Apps) -> None:
     topic, words, counts = (apps.topic(name, 2) for name in ("in", "words", "counts"))
-    builder = ms.StreamsBuilder(wrap=lambda name, supplier: lambda: Marked(supplier()))
-    builder.stream(topic).process(Twice, name="twice").to(words)
+    builder = ms.StreamsBuilder(wrap=lambda name, supplier: lambda: MarkingWrapper(supplier()))
+    builder.stream(topic).process(ForwardTwice, name="twice").to(words)
     builder.stream(topic).group_by_key().count(store="counts").to_stream().map_values(str).to(counts)
     running = apps.start(builder.build())
     apps.kafka.produce(topic, [("a", "x", 1), ("b", "y", 2)])
 
-    def given(of: str) -> list[tuple[str, str]]:
+    def contents(of: str) -> list[tuple[str, str]]:
         return sorted((r.key.decode(), r.value.decode()) for r in apps.kafka.consume(of))
 
-    eventually(lambda: given(words) == [("a", "x!"), ("a", "x!"), ("b", "y!"), ("b", "y!")], "the words")
-    eventually(lambda: given(counts) == [("a", "1"), ("b", "1")], "the counts")
+    eventually(lambda: contents(words) == [("a", "x!"), ("a", "x!"), ("b", "y!"), ("b", "y!")], "the words")
+    eventually(lambda: contents(counts) == [("a", "1"), ("b", "1")], "the counts")
     running.stop()

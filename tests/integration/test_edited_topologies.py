@@ -1,4 +1,4 @@
-"""A topology is edited between two runs on the same checkpoint, and its stores are found again."""
+"""A topology is edited between two runs on the same checkpoint, and its stores keep their content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def counting(source: str, sink: str, *, before: str | None = None, store: str = "counts") -> ms.Topology:
-    """Count words, with or without another part in front, which pushes the counts into a later sub-topology."""
+    """Count words, with or without another part before them, which moves the counts to a later sub-topology."""
     builder = ms.StreamsBuilder()
     if before is not None:
         builder.stream(before).group_by_key().count(store="others").to_stream().map_values(str).to(
@@ -33,12 +33,12 @@ def before_sink(sink: str) -> str:
 
 
 def parts(apps: Apps) -> dict[str, object]:
-    found = progress_of(LocalFiles(apps.home / apps.id / "checkpoint"))
-    assert found is not None
-    return dict(found.planned["parts"])
+    progress = progress_of(LocalFiles(apps.home / apps.id / "checkpoint"))
+    assert progress is not None
+    return dict(progress.planned["parts"])
 
 
-def test_parts_in_front_come_and_go_and_a_store_is_renamed(
+def test_a_store_survives_added_and_removed_sub_topologies_and_its_renaming(
     apps: Apps, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, sink, other = apps.topic("in", 2), apps.topic("out", 1), apps.topic("other", 2)
@@ -57,10 +57,10 @@ def test_parts_in_front_come_and_go_and_a_store_is_renamed(
 
     apps.kafka.produce(source, [(None, "a c")])
     renamed = counting(source, sink, store="words")
-    for _ in range(2):  # the second start finds the name changed already
+    for _ in range(2):  # at the second start, the store already has its new name
         apps.application(renamed, renamed_stores={"counts": "words"}).run(until="end")
         apps.kafka.produce(source, [(None, "a c")])
-    assert parts(apps)["2"] == [[], [], 2]  # "others" is gone, its number stays taken
+    assert parts(apps)["2"] == [[], [], 2]  # "others" is gone, but its number stays reserved
     apps.run(counting(source, sink, before=other, store="words"))
     assert latest(apps.kafka.consume(sink), ms.serdes.int64) == {"a": 6, "b": 1, "c": 4}
     assert "3" in parts(apps)
@@ -70,7 +70,7 @@ def test_parts_in_front_come_and_go_and_a_store_is_renamed(
         third.run(until="end")
 
 
-def test_an_internal_topic_with_records_is_not_left_behind(apps: Apps) -> None:
+def test_an_edit_that_abandons_an_internal_topic_with_records_is_refused(apps: Apps) -> None:
     people, sink = apps.topic("people", 1), apps.topic("out", 1)
     apps.kafka.produce(people, [("ann", "north")])
     apps.run(people_per_region(people, sink))
@@ -82,7 +82,7 @@ def test_an_internal_topic_with_records_is_not_left_behind(apps: Apps) -> None:
         apps.run(builder.build())
 
 
-def test_unnamed_state_goes_on_behind_operators_that_were_inserted(apps: Apps) -> None:
+def test_unnamed_state_is_kept_after_operators_are_inserted_before_it(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
 
     def counts(*, edited: bool) -> ms.Topology:

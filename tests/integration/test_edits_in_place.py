@@ -1,4 +1,4 @@
-"""A topology is edited while the application runs: state is kept, nothing is lost or counted twice, and what fails is undone."""
+"""A topology is edited while the application runs: state is kept, no record is lost or counted twice, and a failed edit is undone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .helpers import Apps, committed_records, eventually, latest
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-BAR_S = 5.0 if os.environ.get("MILLSTREAM_TEST_PROOFS") == "full" else 10.0
-"""How long an edit may hold up intake: five seconds in `make soak`, on a quiet machine; more where tests run on any machine."""
+MAX_PAUSE_S = 5.0 if os.environ.get("MILLSTREAM_TEST_PROOFS") == "full" else 10.0
+"""How long an edit may stop the intake: five seconds in `make soak`, on a quiet machine; ten seconds elsewhere."""
 
 
 def counting(
@@ -30,7 +30,7 @@ def counting(
     lengths: str | None = None,
     prices: str | None = None,
 ) -> ms.Topology:
-    """Count keys; with a topic for them, also the keys of each length, which pushes the first count back."""
+    """Count records per key. With `lengths`, count them per length of key too, in a part that comes before the first count."""
     builder = ms.StreamsBuilder()
     if prices is not None:
         builder.table(prices, store="prices")
@@ -48,7 +48,7 @@ def counting(
 
 
 class Broken(ms.Processor):
-    """Fails when its task begins."""
+    """Fails when its task starts."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         raise LookupError("no table of rates")
@@ -71,7 +71,7 @@ def with_broken_part(source: str, sink: str) -> ms.Topology:
 
 @contextmanager
 def producing(apps: Apps, source: str) -> Iterator[Counter[str]]:
-    """Write records as long as the block runs; yields what was written."""
+    """Write records while the block runs; yield the number of written records per key."""
     written, done = Counter[str](), threading.Event()
 
     def produce() -> None:
@@ -91,13 +91,13 @@ def producing(apps: Apps, source: str) -> Iterator[Counter[str]]:
         thread.join()
 
 
-def is_counted(apps: Apps, sink: str, wanted: Counter[str]) -> None:
-    eventually(lambda: latest(apps.kafka.consume(sink), ms.serdes.int64) == wanted, "the counts")
+def await_counts(apps: Apps, sink: str, expected: Counter[str]) -> None:
+    eventually(lambda: latest(apps.kafka.consume(sink), ms.serdes.int64) == expected, "the counts")
 
 
-@pytest.mark.alone  # it measures how long intake stands still
+@pytest.mark.alone  # it measures how long the intake stops
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_an_edit_keeps_state_while_records_come(apps: Apps, guarantee: str) -> None:
+def test_an_edit_keeps_state_while_records_arrive(apps: Apps, guarantee: str) -> None:
     source, sink, lengths = apps.topic("in", 2), apps.topic("out", 1), apps.topic("lengths", 1)
     running = apps.start(counting(source, sink), processing_guarantee=guarantee)
     with producing(apps, source) as written:
@@ -108,7 +108,7 @@ def test_an_edit_keeps_state_while_records_come(apps: Apps, guarantee: str) -> N
         assert str(preview) == f"keeps counts\nbegins lengths\nwrites {lengths}"
         before = time.monotonic()
         assert running.edit(edited) == preview
-        assert time.monotonic() - before < BAR_S
+        assert time.monotonic() - before < MAX_PAUSE_S
         assert running.status().state == "running"
         already_read = running.metrics()["read_records"]
         eventually(lambda: running.metrics()["read_records"] > already_read + 50, "records after the edit")
@@ -118,14 +118,16 @@ def test_an_edit_keeps_state_while_records_come(apps: Apps, guarantee: str) -> N
         eventually(
             lambda: running.metrics()["read_records"] > already_read + 50, "records after the second edit"
         )
-    is_counted(apps, sink, written)
-    counts = running.store("counts")  # of committed micro-batches; at least once, results come before
+    await_counts(apps, sink, written)
+    counts = running.store(
+        "counts"
+    )  # reads committed micro-batches; at least once, results are visible earlier
     eventually(lambda: counts.all() == sorted(written.items()), "the counts to be committed")
     values = [int.from_bytes(record.value or b"", "big") for record in apps.kafka.consume(sink)]
     assert len(values) == written.total()  # no record was counted twice
 
 
-def test_what_cannot_continue_is_refused_and_changes_nothing(apps: Apps) -> None:
+def test_an_incompatible_edit_is_refused_and_changes_nothing(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
     running = apps.start(counting(source, sink))
     apps.kafka.produce(source, [("a", "v")])
@@ -135,14 +137,14 @@ def test_what_cannot_continue_is_refused_and_changes_nothing(apps: Apps) -> None
         with pytest.raises(IncompatibleTopologyError, match=r"store 'counts' is .* but .* in the checkpoint"):
             running.edit(counting(source, sink, by=ms.serdes.int32), preview=preview)
     apps.kafka.produce(source, [("a", "v")])
-    is_counted(apps, sink, Counter(a=2))
+    await_counts(apps, sink, Counter(a=2))
     assert running.status().batch >= batch
     running.stop()
     with pytest.raises(ControlError, match="is stopped, so its topology cannot be edited"):
         running.edit(counting(source, sink))
 
 
-def test_what_does_not_start_is_undone(apps: Apps) -> None:
+def test_an_edit_that_fails_to_start_is_undone(apps: Apps) -> None:
     source, sink, prices = apps.topic("in", 2), apps.topic("out", 1), apps.topic("prices", 2)
     apps.kafka.produce(prices, [("tea", "3"), ("rum", "9")])
     topology = counting(source, sink, prices=prices)
@@ -159,7 +161,7 @@ def test_what_does_not_start_is_undone(apps: Apps) -> None:
         eventually(
             lambda: running.metrics()["read_records"] > already_read + 50, "records after the failed edit"
         )
-    is_counted(apps, sink, written)
+    await_counts(apps, sink, written)
     assert waiting.is_alive()
     assert running.store("prices").get("tea") == "3"  # the failed topology has no table of prices
     running.stop()

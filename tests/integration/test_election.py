@@ -1,4 +1,4 @@
-"""Several drivers of one application: Kafka elects one, and another one when that ends, dies or stands still."""
+"""Several drivers of one application: Kafka elects one, and another one when that ends, dies or is suspended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def candidate(apps: Apps) -> Election:
 
 @contextmanager
 def another_process(apps: Apps) -> Iterator[subprocess.Popen[str]]:
-    """A candidate in a process of its own, once it is elected."""
+    """Start a candidate in another process, and wait until it is elected."""
     process = subprocess.Popen(
         [sys.executable, "-c", CANDIDATE, apps.kafka.bootstrap_servers, apps.id],
         stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ def another_process(apps: Apps) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def test_a_driver_that_joins_takes_nothing_and_follows_at_once_when_the_first_leaves(
+def test_a_driver_that_joins_is_not_elected_before_the_first_leaves(
     apps_without_spark: Apps,
 ) -> None:
     first = candidate(apps_without_spark)
@@ -88,7 +88,7 @@ def test_a_driver_that_is_killed_is_replaced_within_ten_seconds(apps_without_spa
             second.leave()
 
 
-def test_a_driver_that_stood_still_learns_that_it_was_replaced(apps_without_spark: Apps) -> None:
+def test_a_suspended_driver_learns_that_it_was_replaced(apps_without_spark: Apps) -> None:
     with another_process(apps_without_spark) as process:
         second = candidate(apps_without_spark)
         replaced = threading.Event()

@@ -1,4 +1,4 @@
-"""The embedded broker against itself: what it promises, seen from outside with Kafka's own tools and the process table."""
+"""The embedded broker, checked from outside with Kafka's own tools and the process table."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class TestRecords:
         [record] = shared.consume(topic)
         assert before <= record.timestamp <= time.time_ns() // 1_000_000
 
-    def test_headers_are_read(self, shared: EmbeddedKafka, topic: str) -> None:
+    def test_have_their_headers(self, shared: EmbeddedKafka, topic: str) -> None:
         producer = Producer({"bootstrap.servers": shared.bootstrap_servers})
         producer.produce(topic, "v", headers=[("one", b"1"), ("two", None), ("one", b"")])
         producer.flush()
         [record] = shared.consume(topic)
         assert record.headers == (("one", b"1"), ("two", None), ("one", b""))
 
-    def test_of_an_empty_topic_are_none(self, shared: EmbeddedKafka, topic: str) -> None:
+    def test_of_an_empty_topic_are_an_empty_list(self, shared: EmbeddedKafka, topic: str) -> None:
         assert shared.consume(topic) == []
 
     def test_go_to_the_partition_that_java_chooses(self, shared: EmbeddedKafka, topic: str) -> None:
@@ -112,7 +112,7 @@ class TestRecords:
         assert partitions_of_keys(shared.consume(topic)) == partitions_of_keys(shared.consume("by-java"))
         assert {record.partition for record in shared.consume(topic)} == {0, 1, 2, 3}
 
-    def test_deleted_from_the_front_are_gone(self, shared: EmbeddedKafka, topic: str) -> None:
+    def test_that_were_deleted_are_not_returned(self, shared: EmbeddedKafka, topic: str) -> None:
         shared.produce(topic, [(None, str(number)) for number in range(5)], partition=1)
         shared.produce(topic, [(None, "other")], partition=3)
         shared.delete_records(topic, {1: 3})
@@ -151,7 +151,7 @@ class TestRecords:
     def test_of_a_transaction_that_ends_during_the_call_are_read(
         self, shared: EmbeddedKafka, topic: str
     ) -> None:
-        """As after a commit: the broker answers it before it writes the marker."""
+        """This happens after a commit too, which the broker answers before it writes the marker."""
         settings = {"bootstrap.servers": shared.bootstrap_servers, "transactional.id": topic, "log_level": 0}
         producer = Producer(settings)
         producer.init_transactions(30)
@@ -203,7 +203,7 @@ class TestTopics:
 
 
 class TestTools:
-    def test_see_what_a_group_committed(self, shared: EmbeddedKafka, topic: str) -> None:
+    def test_see_the_committed_offsets_of_a_group(self, shared: EmbeddedKafka, topic: str) -> None:
         shared.produce(topic, [("k", "v")] * 3, partition=0)
         consumer = Consumer({"bootstrap.servers": shared.bootstrap_servers, "group.id": "readers"})
         consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
@@ -229,15 +229,17 @@ class TestTools:
         earliest = shared.tool("kafka-get-offsets", "--topic", topic, "--time", "earliest")
         assert f"{topic}:0:1" in earliest.splitlines()
 
-    def test_that_fail_say_why(self, shared: EmbeddedKafka) -> None:
+    def test_that_fail_report_the_reason(self, shared: EmbeddedKafka) -> None:
         with pytest.raises(EmbeddedKafkaError, match=r"UnknownTopicOrPartition|does not exist"):
             shared.tool("kafka-topics", "--describe", "--topic", "nowhere")
         with pytest.raises(EmbeddedKafkaError, match=r"the tools are .*kafka-topics"):
             shared.tool("kafka-nonsense")
 
 
-class TestLife:
-    def test_data_survive_kill_restart_and_a_new_start_in_the_same_directory(self, tmp_path: Path) -> None:
+class TestABroker:
+    def test_keeps_its_data_after_a_kill_a_restart_and_a_new_start_in_its_directory(
+        self, tmp_path: Path
+    ) -> None:
         quick = {"broker.session.timeout.ms": 1_000, "broker.heartbeat.interval.ms": 250}
         with EmbeddedKafka(directory=tmp_path, properties=quick) as kafka:
             servers, first = kafka.bootstrap_servers, kafka.pid
@@ -254,7 +256,7 @@ class TestLife:
         with EmbeddedKafka(directory=tmp_path) as kafka:
             assert pairs(kafka.consume("kept")) == [(b"k", b"before"), (b"k", b"after")]
 
-    def test_leaves_no_process_and_no_file_and_stands_a_pause(self) -> None:
+    def test_leaves_no_process_and_no_file_and_can_be_paused(self) -> None:
         def children() -> set[int]:
             return {child.pid for child in psutil.Process().children(recursive=True)}
 
@@ -295,7 +297,7 @@ class TestLife:
             parent.kill()
         assert await_true(lambda: all(has_ended(process) for process in family), seconds=5)
 
-    def test_takes_other_ports_when_one_is_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_uses_other_ports_if_one_is_in_use(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -323,7 +325,7 @@ class TestACluster:
             assert "min.insync.replicas=2" in described
 
     @pytest.mark.soak
-    def test_goes_on_while_one_broker_is_dead_and_stops_while_two_are(self, cluster: EmbeddedKafka) -> None:
+    def test_continues_with_one_dead_broker_and_stops_with_two(self, cluster: EmbeddedKafka) -> None:
         cluster.create_topic("kept")
         for number in range(3):
             cluster.kill(number)
@@ -339,10 +341,12 @@ class TestACluster:
             "log_level": 0,
             "enable.idempotence": True,
         }
-        producer = Producer(settings)  # idempotent: what it sends again while brokers come back is there once
+        producer = Producer(
+            settings
+        )  # idempotent, so records that it sends again while brokers restart are stored once
         producer.produce("kept", "lost?", partition=0)
         assert producer.flush(2) == 1
-        cluster.kill(0)  # alone, it cannot shut down in order, and would be waited for
+        cluster.kill(0)  # alone, it cannot shut down cleanly, and the restart would wait for it
         cluster.restart()
         assert producer.flush(60) == 0
         assert len(cluster.consume("kept")) == 61
@@ -353,7 +357,7 @@ class TestACluster:
             cluster.create_topic(f"new-{number}")
             assert cluster.end_offsets(f"new-{number}") == {0: 0, 1: 0, 2: 0}
 
-    def test_has_no_broker_beyond_its_last(self, cluster: EmbeddedKafka) -> None:
+    def test_refuses_to_kill_a_broker_that_it_does_not_have(self, cluster: EmbeddedKafka) -> None:
         with pytest.raises(EmbeddedKafkaError, match="no broker 3; the cluster has 3, numbered from 0"):
             cluster.kill(3)
 
@@ -388,7 +392,7 @@ class TestRequirements:
         monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
         monkeypatch.delenv("MILLSTREAM_KAFKA_JARS", raising=False)
 
-    def test_no_java_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_missing_java_is_reported(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("JAVA_HOME", raising=False)
         with pytest.raises(EmbeddedKafkaError, match=r"no Java found .*Install Java 17 .*JAVA_HOME"):
@@ -397,7 +401,7 @@ class TestRequirements:
         with pytest.raises(EmbeddedKafkaError, match=rf"no Java found \(JAVA_HOME is {tmp_path}\)"):
             EmbeddedKafka().start()
 
-    def test_old_java_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_an_old_java_is_reported(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         java = tmp_path / "bin" / "java"
         java.parent.mkdir()
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -407,7 +411,9 @@ class TestRequirements:
             with pytest.raises(EmbeddedKafkaError, match=f"is {shown}, too old"):
                 EmbeddedKafka().start()
 
-    def test_jars_of_the_user_must_be_a_broker(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_jars_of_the_user_must_contain_a_broker(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("MILLSTREAM_KAFKA_JARS", str(tmp_path))
         with pytest.raises(EmbeddedKafkaError, match=r"no kafka_2.13-\*.jar is there"):
             EmbeddedKafka().start()
@@ -421,7 +427,7 @@ class TestRequirements:
 
 
 class TestResolution:
-    """Against a repository in a directory, so that nothing depends on the network."""
+    """Uses a repository in a directory, so that no test depends on the network."""
 
     @pytest.fixture(autouse=True)
     def repository(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -437,7 +443,7 @@ class TestResolution:
         monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
         return repository
 
-    def test_of_an_unknown_module_names_it_and_the_ways_out(self, tmp_path: Path) -> None:
+    def test_of_an_unknown_module_fails_with_advice(self, tmp_path: Path) -> None:
         with pytest.raises(EmbeddedKafkaError) as caught:
             resolve_jars("org.example:missing:1.0", folder="missing")
         message = str(caught.value)
@@ -450,7 +456,7 @@ class TestResolution:
         assert "UNRESOLVED" in log.read_text()
         assert not (tmp_path / "cache" / "missing").exists()
 
-    def test_needs_coordinates(self) -> None:
+    def test_needs_complete_coordinates(self) -> None:
         with pytest.raises(EmbeddedKafkaError, match="write organisation:name:version"):
             resolve_jars("kafka-streams", folder="wrong")
 
@@ -476,7 +482,7 @@ class TestResolution:
         inode = (tmp_path / "cache" / "together").stat().st_ino
         assert answers == {f"{inode} content\n".encode()}
 
-    def test_says_when_the_cache_cannot_be_written(
+    def test_reports_a_cache_that_cannot_be_written(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         (tmp_path / "file").touch()

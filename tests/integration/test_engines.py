@@ -1,4 +1,4 @@
-"""Every engine on Spark: successive batches, a change of the engine, a lost copy, and its messages."""
+"""Every store engine on Spark: several micro-batches, a change of the engine, and the messages about a lost local copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def counting(source: str, sink: str) -> ms.Topology:
 
 
 @pytest.mark.soak
-def test_engines_take_over_from_each_other(apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
+def test_state_survives_a_change_of_the_store_engine_and_a_lost_local_copy(
+    apps: Apps, caplog: pytest.LogCaptureFixture
+) -> None:
     source, sink = apps.topic("input", 1), apps.topic("output", 1)
     topology = counting(source, sink)
     apps.kafka.produce(source, [(b"%d" % n, b"x") for n in range(KEYS)])
@@ -40,7 +42,7 @@ def test_engines_take_over_from_each_other(apps: Apps, caplog: pytest.LogCapture
         assert {path.name for task in apps.local_state.iterdir() for path in task.iterdir()} == {engine}
         values = latest(apps.kafka.consume(sink)[-3:])
         assert values == {str(n): str(count) for n in range(3)}
-        # the first batch of a run brings the changes of the last one; a new engine needs them all
+        # the first batch of a run restores the changes of the last one; a new engine needs all changes
         assert (running.metrics()["restored_changes"] >= KEYS) == (engine != "rocksdb")
     shutil.rmtree(apps.local_state)
     caplog.clear()

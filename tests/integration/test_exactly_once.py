@@ -61,24 +61,24 @@ class Deliveries:
         self.publisher.claim(newest, self.marks.read_marks() if known is None else known, 2)
 
     def in_run(self, run: str) -> Deliveries:
-        """Return what delivers in another run of the application."""
+        """Return the deliveries of another run of the application."""
         other = copy(self)
         other.publisher = replace(self.publisher, run=run)
         return other
 
     def deliver(self, number: int, *values: bytes, partition: int = 0, checkpoint: str = "c") -> bool:
         delivery = self.publisher.delivery(partition)
-        wanted = delivery.begin(BatchId(checkpoint, number, self.publisher.run))
-        if wanted:
-            delivery.publish(self.topic, some(*values))
+        begun = delivery.begin(BatchId(checkpoint, number, self.publisher.run))
+        if begun:
+            delivery.publish(self.topic, records_of(*values))
             delivery.commit({TopicPartition(self.topic, 0): number + 100})
-        return wanted
+        return begun
 
     def delivered(self) -> list[bytes | None]:
         return [record.value for record in committed_records(self.kafka, self.topic)]
 
 
-def some(*values: bytes) -> Records:
+def records_of(*values: bytes) -> Records:
     return Records([None] * len(values), list(values), [1] * len(values))
 
 
@@ -99,16 +99,16 @@ class TestADelivery:
         assert deliveries.delivered() == [b"a", b"b"]
         assert deliveries.kafka.committed(deliveries.id, deliveries.topic) == {0: 100}
 
-    def test_that_was_made_before_is_not_made_again(self, deliveries: Deliveries) -> None:
+    def test_that_was_committed_before_is_not_repeated(self, deliveries: Deliveries) -> None:
         assert [deliveries.deliver(n, b"%d" % n) for n in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
         assert deliveries.delivered() == [b"0", b"1", b"2"]
 
-    def test_knows_nothing_of_other_partitions(self, deliveries: Deliveries) -> None:
+    def test_is_independent_of_other_partitions(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(5, b"a")
         assert deliveries.deliver(5, b"b", partition=1)
         assert deliveries.delivered() == [b"a", b"b"]
 
-    def test_is_connected_before_it_takes_over_the_id(
+    def test_is_connected_before_it_takes_over_the_transactional_id(
         self, deliveries: Deliveries, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Otherwise, librdkafka waits 500 ms before it looks for the coordinator again."""
@@ -121,10 +121,10 @@ class TestADelivery:
         assert "Querying for transaction coordinator: Acquire PID" in caplog.text
         assert "Unable to query for transaction coordinator" not in caplog.text
 
-    def test_that_is_aborted_leaves_nothing(self, deliveries: Deliveries) -> None:
+    def test_that_is_aborted_writes_nothing(self, deliveries: Deliveries) -> None:
         delivery = deliveries.publisher.delivery(0)
         assert delivery.begin(BatchId("c", 0))
-        delivery.publish(deliveries.topic, some(b"never"))
+        delivery.publish(deliveries.topic, records_of(b"never"))
         delivery.abort()
         assert deliveries.deliver(0, b"once")
         assert deliveries.delivered() == [b"once"]
@@ -132,7 +132,7 @@ class TestADelivery:
     def test_of_a_zombie_is_refused(self, deliveries: Deliveries) -> None:
         zombie = deliveries.publisher.delivery(0)
         assert zombie.begin(BatchId("c", 0))
-        zombie.publish(deliveries.topic, some(b"zombie"))
+        zombie.publish(deliveries.topic, records_of(b"zombie"))
         assert deliveries.deliver(0, b"good")
         with pytest.raises(DeliveryAbortedError, match="another attempt of the micro-batch has taken over"):
             zombie.commit({})
@@ -144,18 +144,18 @@ class TestADelivery:
         delivery = deliveries.publisher.delivery(0)
         assert delivery.begin(BatchId("c", 0))
         with pytest.raises(ProductionError, match=r"max\.message\.bytes"):
-            delivery.publish(deliveries.topic, some(b"fits", bytes(3_000_000)))
+            delivery.publish(deliveries.topic, records_of(b"fits", bytes(3_000_000)))
         delivery.abort()
         assert deliveries.deliver(0, b"good")
         assert deliveries.delivered() == [b"good"]
 
-    def test_that_a_dead_run_has_left_open_is_ended_before_offsets_are_asked_for(
+    def test_that_a_dead_run_has_left_open_is_ended_before_offsets_are_read(
         self, deliveries: Deliveries
     ) -> None:
         assert deliveries.deliver(0, b"a")
         dead = deliveries.publisher.delivery(1)
         assert dead.begin(BatchId("c", 1))
-        dead.publish(deliveries.topic, some(b"never"))
+        dead.publish(deliveries.topic, records_of(b"never"))
         dead._send_offsets([ClientPartition(deliveries.topic, 0, 999)], deliveries.id)
         client = {"bootstrap.servers": deliveries.kafka.bootstrap_servers}
         broker = Broker(client, deliveries.id, read_committed=True, timeout_s=1)
@@ -166,23 +166,23 @@ class TestADelivery:
         assert deliveries.delivered() == [b"a"]
 
 
-class Standing:
-    """A client one of whose calls does not return when it has done its work, or before it does it."""
+class StuckClient:
+    """A client with one method that hangs after its work, or before and after it."""
 
     def __init__(self, client: Any, name: str, *, before: bool) -> None:
         self._client = client
         self._name = name
         self._before = before
-        self.goes_on = threading.Event()
+        self.released = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
-        return self._stand if name == self._name else getattr(self._client, name)
+        return self._hang if name == self._name else getattr(self._client, name)
 
-    def _stand(self, *given: Any, **options: Any) -> None:
+    def _hang(self, *arguments: Any, **options: Any) -> None:
         if self._before:
-            self.goes_on.wait()
-        getattr(self._client, self._name)(*given, **options)
-        self.goes_on.wait()
+            self.released.wait()
+        getattr(self._client, self._name)(*arguments, **options)
+        self.released.wait()
 
 
 class TestATransactionThatIsLost:
@@ -190,7 +190,7 @@ class TestATransactionThatIsLost:
         deliveries = Deliveries(kafka, timeout_ms=1_000)
         delivery = deliveries.publisher.delivery(0)
         assert delivery.begin(BatchId("c", 0))
-        delivery.publish(deliveries.topic, some(b"too late"))
+        delivery.publish(deliveries.topic, records_of(b"too late"))
         delivery._producer.flush(10)
         eventually(
             lambda: kafka.end_offsets(deliveries.topic, isolation="read_committed")[0], "the broker to end it"
@@ -199,26 +199,26 @@ class TestATransactionThatIsLost:
         with pytest.raises(DeliveryAbortedError, match=message):
             delivery.commit({})
         assert delivery.begin(BatchId("c", 0))
-        delivery.publish(deliveries.topic, some(b"once"))
+        delivery.publish(deliveries.topic, records_of(b"once"))
         delivery.commit({})
         assert deliveries.delivered() == [b"once"]
 
-    def test_with_unacknowledged_records_is_sent_again_and_none_is_a_duplicate(self) -> None:
+    def test_with_unacknowledged_records_is_sent_again_without_duplicates(self) -> None:
         with EmbeddedKafka(partitions=1) as kafka:
             deliveries = Deliveries(kafka, timeout_ms=60_000)
             settings = {**deliveries.publisher.settings, "socket.timeout.ms": 1_000}
             delivery = replace(deliveries.publisher, settings=settings).delivery(0)
             assert delivery.begin(BatchId("c", 0))
-            delivery.publish(deliveries.topic, some(b"acknowledged"))
+            delivery.publish(deliveries.topic, records_of(b"acknowledged"))
             assert delivery._producer.flush(10) == 0
             kafka.pause()
-            delivery.publish(deliveries.topic, some(b"stored without an acknowledgement"))
-            # The request times out, and the broker still finds it when it goes on.
+            delivery.publish(deliveries.topic, records_of(b"stored without an acknowledgement"))
+            # The request times out, but the broker still processes it when it resumes.
             assert delivery._producer.flush(3) == 1
             threading.Timer(2, kafka.resume).start()
             delivery.abort()
             assert delivery.begin(BatchId("c", 0))
-            delivery.publish(deliveries.topic, some(b"once"))
+            delivery.publish(deliveries.topic, records_of(b"once"))
             delivery.commit({})
             assert deliveries.delivered() == [b"once"]
 
@@ -230,31 +230,31 @@ class TestATransactionThatIsLost:
             ("commit_transaction", False, False),
         ],
     )
-    def test_because_a_call_does_not_return_is_begun_again_unless_it_is_committed(
+    def test_because_a_call_does_not_return_is_repeated_unless_it_is_committed(
         self, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch, name: str, before: bool, again: bool
     ) -> None:
         delivery = deliveries.publisher.delivery(0)
         assert delivery.begin(BatchId("c", 0))
-        delivery.publish(deliveries.topic, some(b"once"))
-        standing = delivery._producer = Standing(delivery._producer, name, before=before)
+        delivery.publish(deliveries.topic, records_of(b"once"))
+        stuck = delivery._producer = StuckClient(delivery._producer, name, before=before)
         with monkeypatch.context() as patched:
             patched.setattr(overdue, "_GRACE_S", 5 - overdue.STEP_S)
             with pytest.raises(DeliveryAbortedError, match="was abandoned: no answer for 5 s"):
                 delivery.commit({})
         assert delivery.begin(BatchId("c", 0)) == again
-        standing.goes_on.set()
+        stuck.released.set()
         if again:
-            delivery.publish(deliveries.topic, some(b"once"))
+            delivery.publish(deliveries.topic, records_of(b"once"))
             delivery.commit({})
         assert deliveries.delivered() == [b"once"]
 
 
 class TestAClaim:
-    def test_refuses_the_checkpoint_before(self, deliveries: Deliveries) -> None:
+    def test_fences_the_previous_checkpoint(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
         delivery = deliveries.publisher.delivery(0)
         assert delivery.begin(BatchId("c", 8))
-        delivery.publish(deliveries.topic, some(b"too late"))
+        delivery.publish(deliveries.topic, records_of(b"too late"))
         deliveries.claim("another")
         with pytest.raises(ProductionError):
             delivery.commit({})
@@ -266,7 +266,7 @@ class TestAClaim:
             assert deliveries.deliver(0, b"b%d" % partition, partition=partition, checkpoint="another")
         assert deliveries.delivered() == [b"a", b"b0", b"b1"]
 
-    def test_is_made_by_one_of_two_starts(self, deliveries: Deliveries) -> None:
+    def test_succeeds_for_only_one_of_two_starts(self, deliveries: Deliveries) -> None:
         known = deliveries.marks.read_marks()
         assert known == {0: Mark("c", -1), 1: Mark("c", -1)}
         deliveries.claim("one", known)
@@ -293,8 +293,8 @@ class TestAClaim:
         assert second.deliver(9, b"c")
         assert deliveries.delivered() == [b"a", b"b", b"c"]
 
-    def test_is_made_while_the_checkpoint_before_delivers(self, deliveries: Deliveries) -> None:
-        started, over = threading.Event(), []
+    def test_succeeds_while_the_previous_checkpoint_delivers(self, deliveries: Deliveries) -> None:
+        started, errors = threading.Event(), []
 
         def deliver() -> None:
             try:
@@ -302,7 +302,7 @@ class TestAClaim:
                     deliveries.deliver(number, b"%d" % number)
                     started.set()
             except MillstreamError as error:
-                over.append(error)
+                errors.append(error)
 
         thread = threading.Thread(target=deliver)
         thread.start()
@@ -310,14 +310,14 @@ class TestAClaim:
         deliveries.claim("another")
         before = deliveries.delivered()
         thread.join(30)
-        assert isinstance(over[0], ProductionError | OtherCheckpointError)
+        assert isinstance(errors[0], ProductionError | OtherCheckpointError)
         assert deliveries.delivered() == before == [b"%d" % number for number in range(len(before))]
 
-    def test_is_gone_with_the_topic(self, deliveries: Deliveries) -> None:
+    def test_is_lost_with_its_topic(self, deliveries: Deliveries) -> None:
         deliveries.kafka.delete_topic(commits_topic(deliveries.id))
 
         def attempt() -> bool:
-            """Deliver; the offsets of a group go a moment after their topic."""
+            """Deliver; the broker deletes the offsets of a group a moment after their topic."""
             with suppress(DeliveryAbortedError):
                 deliveries.deliver(0, b"a")
             return False
@@ -327,9 +327,9 @@ class TestAClaim:
 
 
 class TestAHangingTransaction:
-    """A transaction of which the coordinator knows nothing, made by hand: its log is deleted."""
+    """A transaction that the coordinator does not know, because the test has deleted the coordinator's log."""
 
-    def test_is_named_and_can_be_aborted(self, tmp_path: Path) -> None:
+    def test_is_reported_and_can_be_aborted(self, tmp_path: Path) -> None:
         with EmbeddedKafka(partitions=1, directory=tmp_path) as kafka:
             deliveries = Deliveries(kafka, patience_s=1)
             assert deliveries.deliver(0, b"before")
@@ -363,7 +363,7 @@ class TestAHangingTransaction:
 
 
 class TestMarks:
-    def test_that_the_broker_has_forgotten_are_brought_back(self, deliveries: Deliveries) -> None:
+    def test_that_the_broker_has_forgotten_are_restored_at_the_start(self, deliveries: Deliveries) -> None:
         assert deliveries.deliver(7, b"a")
         forget_group(deliveries.kafka, commits_topic(deliveries.id))
         assert deliveries.marks.read_marks()[0] == Mark("c", 7)
@@ -372,14 +372,14 @@ class TestMarks:
         assert deliveries.deliver(8, b"b")
         assert deliveries.delivered() == [b"a", b"b"]
 
-    def test_that_are_forgotten_while_the_application_runs_are_found_again(
+    def test_that_the_broker_forgets_while_the_application_runs_are_restored(
         self, deliveries: Deliveries
     ) -> None:
         assert deliveries.deliver(7, b"a")
         forget_group(deliveries.kafka, commits_topic(deliveries.id))
         assert [deliveries.deliver(n, b"%d" % n) for n in (7, 8)] == [False, True]
 
-    def test_have_room_for_more_partitions(self, deliveries: Deliveries) -> None:
+    def test_can_be_extended_to_more_partitions(self, deliveries: Deliveries) -> None:
         deliveries.marks.prepare(5, -1)
         deliveries.publisher.claim(BatchId("c", -1), deliveries.marks.read_marks(), 5)
         assert deliveries.deliver(0, b"a", partition=4)
@@ -400,7 +400,7 @@ class TestAnApplication:
         assert lag(apps.kafka, apps.id, source) == 0
 
     @pytest.mark.parametrize(("guarantee", "sent"), [("exactly_once", 500), ("at_least_once", 1000)])
-    def test_sends_a_batch_again_only_at_least_once_when_spark_forgets_that_it_was_committed(
+    def test_repeats_a_batch_whose_spark_commit_is_lost_only_at_least_once(
         self, apps: Apps, guarantee: str, sent: int
     ) -> None:
         source, sink = apps.topic("in", 2), apps.topic("out", 2)

@@ -1,4 +1,4 @@
-"""A split partition, on Spark: it is split, split again and merged while an application reads it, and while it does not run."""
+"""A partition is split, split again and merged while an application on Spark reads it, and while the application is stopped."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Orders:
 
 @pytest.fixture
 def orders(apps: Apps) -> Iterator[Orders]:
-    made = Orders(apps)
-    yield made
-    made.close()
+    instance = Orders(apps)
+    yield instance
+    instance.close()
 
 
 def topology(apps: Apps, orders: Orders, *, repartitioned: bool) -> ms.Topology:
@@ -121,7 +121,9 @@ def test_every_record_is_counted_once_and_each_key_in_order(
     assert all(of_key == list(range(45)) for of_key in numbers.values()), numbers
 
 
-def test_an_application_that_would_miss_records_does_not_start(apps: Apps, orders: Orders) -> None:
+def test_an_application_without_fan_out_does_not_start_on_a_split_partition(
+    apps: Apps, orders: Orders
+) -> None:
     orders.split(2)
     builder = ms.StreamsBuilder()
     builder.stream(orders.topic).to(apps.topic("copies", 1))

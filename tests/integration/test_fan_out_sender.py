@@ -1,4 +1,4 @@
-"""The results of an application, sent to a topic whose partition is split while they wait: each record once, each key in order."""
+"""Results that an application sends to a topic whose partition is split while they wait: each record once, each key in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.broker
 KEYS = [None, *(b"key-%d" % number for number in range(20))]
 
 
-def test_results_arrive_once_with_all_that_belongs_to_them(kafka: ms.testing.EmbeddedKafka) -> None:
+def test_results_arrive_once_with_their_timestamp_headers_and_partition(
+    kafka: ms.testing.EmbeddedKafka,
+) -> None:
     topic = "fan-out-sender"
     kafka.create_topic(topic, partitions=2)
     settings = {"bootstrap.servers": kafka.bootstrap_servers}
@@ -50,11 +52,11 @@ def test_results_arrive_once_with_all_that_belongs_to_them(kafka: ms.testing.Emb
             found[record.key].append((int(record.value or b""), record.timestamp, dict(record.headers)))
             if log == topic and record.key != KEYS[-1]:
                 assert partition_of(record.key or b"", 2) == record.partition
-    wanted = [(batch, batch or 1, {"batch": b"%d" % batch}) for batch in range(3)]
-    assert {key: sorted(of_key) for key, of_key in found.items()} == dict.fromkeys(KEYS, wanted)
+    expected = [(batch, batch or 1, {"batch": b"%d" % batch}) for batch in range(3)]
+    assert {key: sorted(of_key) for key, of_key in found.items()} == dict.fromkeys(KEYS, expected)
 
 
-def test_a_fan_out_topic_has_the_configuration_of_the_topic(kafka: ms.testing.EmbeddedKafka) -> None:
+def test_a_fan_out_topic_inherits_the_configuration_of_its_topic(kafka: ms.testing.EmbeddedKafka) -> None:
     topic = "fan-out-configured"
     kafka.create_topic(topic, partitions=1, config={"retention.ms": 7_000_000, "max.message.bytes": 20_000})
     coordinator = Coordinator({"bootstrap.servers": kafka.bootstrap_servers}, topic)
@@ -68,10 +70,10 @@ def test_a_fan_out_topic_has_the_configuration_of_the_topic(kafka: ms.testing.Em
     assert own_config(broker, f"{topic}-fanout") == {"cleanup.policy": "compact"}
 
 
-def test_a_record_that_is_too_large_for_the_topic_is_a_failed_delivery(
+def test_only_the_record_that_is_too_large_for_the_topic_is_not_delivered(
     kafka: ms.testing.EmbeddedKafka,
 ) -> None:
-    """librdkafka reports it for all records of a request, which the broker also refuses if they are too large together."""
+    """librdkafka reports the error for all records of a request, and the broker also refuses a request that is too large as a whole."""
     topic = "fan-out-too-large"
     kafka.create_topic(topic, partitions=1, config={"max.message.bytes": 20_000})
     values = [b"%d" % n + b" " * (50_000 if n == 30 else 900) for n in range(60)]
@@ -93,7 +95,7 @@ def test_a_record_that_is_too_large_for_the_topic_is_a_failed_delivery(
     assert written == [*values[:30], *values[31:]]
 
 
-def test_sessions_of_producers_that_have_ended_are_deleted_by_a_change(
+def test_a_change_deletes_the_sessions_of_producers_that_have_ended(
     kafka: ms.testing.EmbeddedKafka,
 ) -> None:
     topic = "fan-out-ended"

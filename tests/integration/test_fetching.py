@@ -1,4 +1,4 @@
-"""Many small ranges are read with one assignment, with the same records as ranges that are read alone."""
+"""Small ranges are read with a single assignment, with the same records as ranges that are read one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def assigned(monkeypatch: pytest.MonkeyPatch, poll_sizes: list[int]) -> list[int
     """The number of partitions of each assignment."""
     sizes: list[int] = []
 
-    class Counting(Consumer):
+    class CountingConsumer(Consumer):
         def assign(self, partitions: list[Any]) -> None:
             sizes.append(len(partitions))
             super().assign(partitions)
@@ -43,7 +43,7 @@ def assigned(monkeypatch: pytest.MonkeyPatch, poll_sizes: list[int]) -> list[int
             poll_sizes.append(num_messages)
             return super().consume(num_messages, timeout)
 
-    monkeypatch.setattr(fetch, "Consumer", Counting)
+    monkeypatch.setattr(fetch, "Consumer", CountingConsumer)
     return sizes
 
 
@@ -51,18 +51,18 @@ def columns(chunks: Iterator[Records]) -> list[tuple[Any, ...]]:
     return [(r.keys, r.values, r.timestamps, r.offsets, r.headers) for r in chunks]
 
 
-def filled(apps: Apps, seed: int) -> tuple[str, dict[int, int]]:
-    """Write to a topic, with transactions of which some are aborted; return the topic and the ends of its partitions."""
-    chance, topic = random.Random(seed), apps.topic("in", PARTITIONS)
+def fill_topic(apps: Apps, seed: int) -> tuple[str, dict[int, int]]:
+    """Write to a topic in transactions, some of them aborted; return the topic and the end offsets of its partitions."""
+    rng, topic = random.Random(seed), apps.topic("in", PARTITIONS)
     producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers, "transactional.id": apps.id})
     producer.init_transactions(60)
     for _ in range(6):
         producer.begin_transaction()
         for _ in range(60):
-            value = b"%d" % chance.randrange(10**6)
-            producer.produce(topic, value, b"k", chance.randrange(PARTITIONS), headers={"h": value})
+            value = b"%d" % rng.randrange(10**6)
+            producer.produce(topic, value, b"k", rng.randrange(PARTITIONS), headers={"h": value})
         producer.flush(60)
-        end = producer.abort_transaction if chance.random() < 0.4 else producer.commit_transaction
+        end = producer.abort_transaction if rng.random() < 0.4 else producer.commit_transaction
         end(60)
     return topic, apps.kafka.end_offsets(topic)
 
@@ -72,22 +72,22 @@ def test_ranges_read_together_have_the_records_of_ranges_read_alone(
     apps_without_spark: Apps, assigned: list[int], poll_sizes: list[int], read_committed: bool
 ) -> None:
     apps = apps_without_spark
-    topic, ends = filled(apps, 7)
-    chance = random.Random(8)
-    starts = {partition: chance.randrange(end + 1) for partition, end in ends.items()}
-    ranges = [OffsetRange(topic, p, starts[p], chance.randint(starts[p], end)) for p, end in ends.items()]
+    topic, ends = fill_topic(apps, 7)
+    rng = random.Random(8)
+    starts = {partition: rng.randrange(end + 1) for partition, end in ends.items()}
+    ranges = [OffsetRange(topic, p, starts[p], rng.randint(starts[p], end)) for p, end in ends.items()]
     settings = {"bootstrap.servers": apps.kafka.bootstrap_servers}
     fetcher = KafkaFetcher(settings, apps.id, read_committed)
     together = [(planned, columns(records)) for planned, records in fetcher.fetch_all(ranges)]
     assert assigned == [PARTITIONS]
     assert poll_sizes[0] == sum(
         planned.end - planned.start for planned in ranges
-    )  # with more, the client waits in vain
+    )  # a larger request would wait for messages that do not come
     assert together == [(planned, columns(fetcher.fetch(planned))) for planned in ranges]
     assert any(chunks for _, chunks in together)
 
 
-def test_a_range_that_is_gone_is_named_and_the_others_are_read(
+def test_an_error_names_the_range_with_lost_offsets_and_other_ranges_are_read(
     apps_without_spark: Apps, assigned: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(small_ranges, "_QUIET_S", 1.0)
@@ -103,7 +103,7 @@ def test_a_range_that_is_gone_is_named_and_the_others_are_read(
     assert assigned == [2, 1, 1]
 
 
-def test_a_broker_that_does_not_answer_delays_reading_and_fails_no_task(
+def test_a_broker_that_does_not_answer_delays_reads_without_failing_the_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch, "_CONNECT_S", 0.5)
@@ -117,7 +117,7 @@ def test_a_broker_that_does_not_answer_delays_reading_and_fails_no_task(
         assert [records.values for records in fetcher.fetch(OffsetRange("in", 0, 0, 1))] == [[b"value"]]
 
 
-def test_groups_keep_the_order_and_no_partition_occurs_twice() -> None:
+def test_groups_keep_the_order_of_ranges_and_contain_each_partition_at_most_once() -> None:
     a, b, c = OffsetRange("t", 0, 0, 5), OffsetRange("t", 1, 0, 5), OffsetRange("t", 0, 5, 9)
     large, empty = OffsetRange("t", 2, 0, 11), OffsetRange("t", 3, 4, 4)
     assert list(small_ranges.groups_of([a, b, c, large, empty], 10)) == [[a, b], [c], [large], [empty]]

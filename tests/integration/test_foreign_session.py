@@ -1,4 +1,4 @@
-"""An application and an operator on a session of the user: missing settings are logged, and old ones restored."""
+"""An application and an operator on the user's Spark session: missing settings are logged, changed settings are restored."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ spark.stop()
 print("REPORTS " + json.dumps(reports))
 """
 
-_WANTED: Final = {
+_REQUIRED: Final = {
     "spark.python.daemon.module": "millstream.edge.daemon",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.shuffle.compress": "false",
@@ -104,12 +104,12 @@ _STATE: Final = "spark.sql.streaming.stateStore."
 
 @pytest.fixture(scope="module")
 def ended(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, str]:
-    """Run the program on two sessions, one after the other; return its reports, and its errors during each."""
+    """Run the program on two sessions in succession; return its reports, and its stderr for each session."""
     apps = Apps(kafka, f"foreign-{secrets.token_hex(3)}", tmp_path_factory.mktemp("foreign"))
     source = apps.topic("in")
     topics = [apps.topic(f"out-{number}") for number in (0, 1)]
     apps.kafka.produce(source, [("k", "v")] * 10)
-    apps.home.joinpath("wanted.json").write_text(json.dumps(_WANTED))
+    apps.home.joinpath("wanted.json").write_text(json.dumps(_REQUIRED))
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
     servers, sink = apps.kafka.bootstrap_servers, topics[0].removesuffix("-0")
     run = subprocess.run(
@@ -126,18 +126,20 @@ def ended(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> tup
     return json.loads(lines[0].removeprefix("REPORTS ")), bare, full
 
 
-def test_what_a_session_lacks_is_one_warning_with_a_line_for_each(ended: tuple[Any, str, str]) -> None:
+def test_missing_settings_of_a_session_are_logged_in_one_warning_with_a_line_each(
+    ended: tuple[Any, str, str],
+) -> None:
     reports, errors, _ = ended
     lacking = reports["bare"]["lacking"]
     assert [line.split(":")[0] for line in lacking] == [
-        *(f"{name}={value}" for name, value in _WANTED.items()),
+        *(f"{name}={value}" for name, value in _REQUIRED.items()),
         "spark.driver.memory=3g",
     ]
     assert all(": without it " in line for line in lacking[:-1])
     warnings = re.findall(r"lacks settings .*:\n((?:  .*\n)+)", errors)
     assert [block.splitlines() for block in warnings] == [
         [f"  {line}" for line in lacking],
-        *[[f"  {line}" for line in lacking[:-1]]],  # the operator's
+        *[[f"  {line}" for line in lacking[:-1]]],  # logged by the operator
     ]
 
 
@@ -148,7 +150,7 @@ def test_a_session_that_has_all_settings_causes_no_warning(ended: tuple[Any, str
 
 
 @pytest.mark.parametrize("session", ["bare", "full"])
-def test_the_query_has_its_settings_and_the_session_has_its_own_again(
+def test_the_query_has_its_settings_and_those_of_the_session_are_restored(
     ended: tuple[Any, str, str], session: str
 ) -> None:
     reports = ended[0][session]
@@ -157,11 +159,13 @@ def test_the_query_has_its_settings_and_the_session_has_its_own_again(
 
 
 @pytest.mark.parametrize("session", ["bare", "full"])
-def test_no_log_level_of_the_user_changes(ended: tuple[Any, str, str], session: str) -> None:
+def test_the_log_levels_of_the_user_do_not_change(ended: tuple[Any, str, str], session: str) -> None:
     assert ended[0][session]["levels"]
 
 
-def test_an_operator_sets_what_is_not_set(ended: tuple[Any, str, str]) -> None:
+def test_an_operator_sets_missing_settings_and_rejects_another_store_provider(
+    ended: tuple[Any, str, str],
+) -> None:
     reports = ended[0]
     changelog = {f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true"}
     provider = {

@@ -1,4 +1,4 @@
-"""Global stores on Spark: every order sees the table as it was planned, between batches, after restarts, and run again."""
+"""Global stores on Spark: each order sees the tables planned for its micro-batch, also after a restart or a repetition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRODUCTS = [f"p{number}" for number in range(12)]
 
 
 class Shop:
-    """Three topics in, one out, each with another number of partitions."""
+    """Three input topics and one output topic, with different numbers of partitions."""
 
     def __init__(self, apps: Apps) -> None:
         self.apps, self.kafka = apps, apps.kafka
@@ -30,7 +30,7 @@ class Shop:
         return offers(self.orders, self.products, self.prices, self.sink)
 
     def name(self, name: str) -> None:
-        """Give every product a new name."""
+        """Produce a new name for every product."""
         self.kafka.produce(self.products, [(product, f"{name}-{product}") for product in PRODUCTS])
 
     def price(self, price: str) -> None:
@@ -43,8 +43,10 @@ class Shop:
 
     def offered(self, turn: str) -> dict[str, str]:
         """Return the result of each order of a turn; an order that is processed again has the same result."""
-        found = values_by_key(self.kafka.consume(self.sink))
-        of_turn = {key: values for key, values in found.items() if key is not None and key.endswith(turn)}
+        all_offers = values_by_key(self.kafka.consume(self.sink))
+        of_turn = {
+            key: values for key, values in all_offers.items() if key is not None and key.endswith(turn)
+        }
         assert all(len(set(values)) == 1 for values in of_turn.values()), of_turn
         return {key: values[0] for key, values in of_turn.items()}
 
@@ -65,7 +67,7 @@ def run_the_last_batch_again(apps: Apps) -> None:
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def test_orders_see_the_tables_as_planned(apps: Apps) -> None:
+def test_each_order_sees_the_tables_planned_for_its_micro_batch(apps: Apps) -> None:
     shop = Shop(apps)
     shop.name("first")
     shop.price("1")
@@ -79,11 +81,13 @@ def test_orders_see_the_tables_as_planned(apps: Apps) -> None:
     assert shop.offered("t1") == expected("t1", "first", "1")
     assert shop.offered("t2") == expected("t2", "second", "1")
     assert shop.offered("t3") == expected("t3", "third", "1")
-    filled = 4 * len(PRODUCTS)  # by one task, for all of the host
-    eventually(lambda: running.metrics()["global_records"] == filled, "the last micro-batch to be counted")
+    expected_records = 4 * len(PRODUCTS)  # read by one task for the whole host
+    eventually(
+        lambda: running.metrics()["global_records"] == expected_records, "the last micro-batch to be counted"
+    )
     running.stop()
 
-    shop.price("2")  # the orders before were planned without it
+    shop.price("2")  # earlier orders were planned without this price
     before = written(apps.kafka, shop.sink)
     run_the_last_batch_again(apps)
     shutil.rmtree(apps.local_state)
@@ -95,6 +99,6 @@ def test_orders_see_the_tables_as_planned(apps: Apps) -> None:
 
     shop.kafka.produce(shop.products, [(product, None) for product in PRODUCTS])
     shop.order("t5")
-    again = apps.run(shop.topology, shuffle_partitions=2)
+    restarted = apps.run(shop.topology, shuffle_partitions=2)
     assert set(shop.offered("t5").values()) == {"unknown at 1,2", "unknown at None"}
-    assert again.metrics()["global_records"] == len(PRODUCTS)  # of a copy that was there
+    assert restarted.metrics()["global_records"] == len(PRODUCTS)  # the existing copy was reused

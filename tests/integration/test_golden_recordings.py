@@ -1,4 +1,4 @@
-"""Millstream on Spark and a real broker against Kafka Streams 4.3: the scenarios, side by side in one application."""
+"""Comparison with Kafka Streams 4.3 on Spark and a real broker: one application runs all scenarios side by side."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CLOCKED = {
     "ss_outer_throttled": "looks for unmatched records once per second of the wall clock",
     "tumbling_emit_on_window_close_throttled": "looks for closed windows once per second of the wall clock",
 }
-"""Scenarios whose results follow from the wall clock. Other recordings have steps of the clock too, but nothing follows."""
+"""Scenarios whose results depend on the wall clock. Other recordings advance the clock too, but without effect."""
 
 ONLY_IN_SOAK = {
     "processor_punctuate_cancel",
@@ -52,24 +52,24 @@ ONLY_IN_SOAK = {
     "ss_outer_throttled",
     "tumbling_emit_on_window_close_throttled",
 }
-"""Scenarios with moments of their own, most of which are played nowhere else: they would make four times as many steps.
+"""Scenarios with their own points in time, which would quadruple the number of steps.
 
-The engine replays them with all tests. On Spark, two others have the clock in results and look for what is due once per second;
-`test_word_count.py` and `test_punctuation.py` punctuate by the clock.
+The engine replays them in every test run. On Spark, two other scenarios depend on the clock, and `test_word_count.py` and
+`test_punctuation.py` test wall-clock punctuation.
 """
 
 PLAYED = sorted(SCENARIOS if FULL else SCENARIOS.keys() - ONLY_IN_SOAK)
 
 
 class Played(NamedTuple):
-    """What is left of a run.
+    """The results of a run.
 
     Attributes:
         lanes: The lanes, by scenario.
-        ends: Where the output topics of each ended after each of its batches, by scenario.
-        found: What is in the output topics.
-        dropped: How many records each dropped, by scenario.
-        left_behind: The stores.
+        ends: The end offsets of the output topics after each batch, by scenario.
+        found: The records in the output topics, by topic.
+        dropped: The number of dropped records, by scenario.
+        left_behind: The contents of the stores.
     """
 
     lanes: dict[str, Lane]
@@ -81,7 +81,7 @@ class Played(NamedTuple):
 
 @pytest.fixture(scope="module")
 def played(module_apps: Apps, spark: SparkSession) -> Played:
-    """Play all lanes; the application is stopped and started again, early and in the middle."""
+    """Play all lanes; the application restarts early and in the middle."""
     apps = module_apps
     lanes = lanes_of(apps.id, SEED)
     topology = side_by_side({lane.prefix: lane.topology for lane in lanes.values()})
@@ -114,7 +114,7 @@ def lanes_of(application_id: str, seed: int) -> dict[str, Lane]:
 
 
 def by_scenario(counts: Mapping[str, int], plan: Plan, lanes: Mapping[str, Lane]) -> Counter[str]:
-    """Add up what was counted per task by the scenario that the task belongs to."""
+    """Add up counts of tasks by scenario."""
     found: Counter[str] = Counter()
     parts = {part.id: part for part in (*plan.subtopologies, *plan.global_parts)}
     for task, count in counts.items():
@@ -124,13 +124,13 @@ def by_scenario(counts: Mapping[str, int], plan: Plan, lanes: Mapping[str, Lane]
 
 
 @pytest.mark.parametrize("scenario", PLAYED)
-def test_writes_what_kafka_streams_wrote(played: Played, scenario: str) -> None:
+def test_the_output_equals_that_of_kafka_streams(played: Played, scenario: str) -> None:
     lane = played.lanes[scenario]
     assert first_difference(lane.recording.outputs, lane.played(played.found, played.ends[scenario])) is None
 
 
 @pytest.mark.parametrize("scenario", PLAYED)
-def test_keeps_what_kafka_streams_kept(played: Played, scenario: str) -> None:
+def test_the_store_contents_equal_those_of_kafka_streams(played: Played, scenario: str) -> None:
     lane = played.lanes[scenario]
     for name, entries in lane.recording.stores.items():
         store = played.left_behind.store(lane.prefix + name)
@@ -138,6 +138,6 @@ def test_keeps_what_kafka_streams_kept(played: Played, scenario: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", PLAYED)
-def test_drops_as_many_records_as_kafka_streams(played: Played, scenario: str) -> None:
+def test_as_many_records_are_dropped_as_by_kafka_streams(played: Played, scenario: str) -> None:
     lane = played.lanes[scenario]
     assert played.dropped[scenario] == lane.recording.dropped

@@ -1,4 +1,4 @@
-"""Internal topics on brokers with other defaults or changed configurations, purging, and a kill in between."""
+"""Internal topics: brokers with other defaults, wrong configurations, purging, and a kill of the application."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOUR = 3_600_000
 
 @pytest.fixture(scope="module")
 def unlike_kafka() -> Iterator[EmbeddedKafka]:
-    """A broker that replaces times and compacts, unless a topic says otherwise."""
+    """A broker whose topics are compacted and have append times by default."""
     properties = {"log.message.timestamp.type": "LogAppendTime", "log.cleanup.policy": "compact"}
     with EmbeddedKafka(partitions=2, properties=properties) as broker:
         yield broker
@@ -62,8 +62,8 @@ def first_offsets(kafka: EmbeddedKafka, topic: str) -> dict[int, int]:
     return broker.begin_offsets(broker.partition_counts([topic]))[topic]
 
 
-def moves_by_the_hour(source: str, sink: str) -> ms.Topology:
-    """Count by a value and the hour, behind a table and so through a topic; the counts are in a changelog."""
+def hourly_counts(source: str, sink: str) -> ms.Topology:
+    """Count by value and hour; the table makes the repartition use a topic, and the counts have a changelog topic."""
     builder = ms.StreamsBuilder()
     changes = builder.stream(source).to_table(store="last").to_stream()
     hours = changes.group_by(lambda _, region: region).windowed_by(ms.TumblingWindows(HOUR, grace=100 * HOUR))
@@ -79,7 +79,7 @@ def test_event_times_and_records_survive_a_broker_with_other_defaults(unlike: Ap
     rows = [(f"k{i % 9}", f"r{i % 4}", 1 + i * HOUR // 10) for i in range(200)]
     unlike.kafka.produce(source, sorted(rows, key=lambda row: row[2]))
     unlike.run(
-        moves_by_the_hour(source, sink),
+        hourly_counts(source, sink),
         internal_topic_config={"min.insync.replicas": "1", "segment.ms": "123456"},
     )
     expected = Counter(f"{region} {time // HOUR * HOUR}" for _, region, time in rows)
@@ -89,9 +89,9 @@ def test_event_times_and_records_survive_a_broker_with_other_defaults(unlike: Ap
         for name in AdminClient({"bootstrap.servers": unlike.kafka.bootstrap_servers}).list_topics().topics
         if name.startswith(unlike.id) and name.endswith("-repartition")
     ]
-    made = configs(unlike.kafka, repartition)
+    repartition_config = configs(unlike.kafka, repartition)
     assert {
-        name: made[name]
+        name: repartition_config[name]
         for name in ("cleanup.policy", "retention.ms", "message.timestamp.type", "segment.ms")
     } == {
         "cleanup.policy": "delete",
@@ -104,7 +104,7 @@ def test_event_times_and_records_survive_a_broker_with_other_defaults(unlike: Ap
     assert set(changelog["cleanup.policy"].split(",")) == {"compact", "delete"}
 
 
-def test_a_topic_that_exists_with_a_wrong_configuration_ends_the_start(unlike: Apps) -> None:
+def test_the_start_fails_if_an_internal_topic_has_a_wrong_configuration(unlike: Apps) -> None:
     source, sink = f"{unlike.id}-in", f"{unlike.id}-out"
     internal = f"{unlike.id}-per-region-repartition"
     for topic in (source, sink, internal):
@@ -129,7 +129,7 @@ def test_a_topic_that_exists_with_a_wrong_configuration_ends_the_start(unlike: A
     assert latest(unlike.kafka.consume(sink), ms.serdes.int64) == {"north": 2}
 
 
-def test_a_user_who_may_neither_see_configurations_nor_delete_records_is_warned(
+def test_a_user_without_permission_to_read_configurations_or_delete_records_is_warned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -153,7 +153,7 @@ def regions(topics: Topics) -> ms.Topology:
 
 
 @pytest.mark.parametrize("guarantee", sized(["exactly_once"], ["at_least_once", "exactly_once"]))
-def test_repartition_topics_are_purged_and_an_application_that_is_killed_goes_on(
+def test_repartition_topics_are_purged_and_a_killed_application_continues(
     apps: Apps, guarantee: str, tmp_path: Path
 ) -> None:
     kafka = apps.kafka
@@ -202,7 +202,7 @@ def test_repartition_topics_are_purged_and_an_application_that_is_killed_goes_on
     assert purged()
 
 
-def test_a_run_to_the_end_leaves_nothing_behind_that_has_been_processed(apps: Apps) -> None:
+def test_a_run_to_the_end_deletes_all_processed_records_of_repartition_topics(apps: Apps) -> None:
     people, sink = apps.topic("people", 2), apps.topic("out", 1)
     apps.kafka.produce(people, [(f"p{i}", f"r{i % 4}") for i in range(40)])
     apps.run(people_per_region(people, sink))

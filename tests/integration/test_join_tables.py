@@ -1,4 +1,4 @@
-"""The joins on Spark have the results of the tables in docs/concepts/joins.md: one application, one micro-batch per record."""
+"""Joins on Spark have the results of the tables in docs/concepts/joins.md, with one micro-batch per record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def topics(apps: Apps) -> Iterator[None]:
-    """The topics of the page, of one partition each."""
+    """The topics of that page, with one partition each."""
     for topic in (*INPUTS, RESULTS):
         apps.kafka.create_topic(topic, 1)
     yield
@@ -25,15 +25,15 @@ def topics(apps: Apps) -> Iterator[None]:
         apps.kafka.delete_topic(topic)
 
 
-def shown(records: list[ConsumedRecord]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def results_by_join(records: list[ConsumedRecord]) -> dict[str, list[str]]:
+    by_join: dict[str, list[str]] = {}
     for record in records:
         value = None if record.value is None else record.value.decode()
-        found.setdefault((record.key or b"").decode(), []).append(f"{value} @ {record.timestamp}")
-    return found
+        by_join.setdefault((record.key or b"").decode(), []).append(f"{value} @ {record.timestamp}")
+    return by_join
 
 
-def test_each_record_gives_the_results_of_its_row(apps: Apps, topics: None) -> None:
+def test_each_record_has_the_join_results_of_its_table_row(apps: Apps, topics: None) -> None:
     kafka, ends = apps.kafka, [0]
     apps.start(topology())
     for step in steps():
@@ -43,4 +43,4 @@ def test_each_record_gives_the_results_of_its_row(apps: Apps, topics: None) -> N
     records = kafka.consume(RESULTS)
     for step, start, end in zip(steps(), ends, ends[1:]):
         expected = {join: results for join, results in step.results.items() if results}
-        assert shown(records[start:end]) == expected, step[:3]
+        assert results_by_join(records[start:end]) == expected, step[:3]

@@ -1,4 +1,4 @@
-"""Key ranges on Spark: one partition as sixteen tasks, with the results of one."""
+"""Key ranges on Spark: sixteen tasks process one partition, with the results of a single task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEGIN_MS, WINDOW_MS = 1_000_000, 100
 
 
 def topology(source: str, counts: str, windows: str, tallies: str) -> ms.Topology:
-    """Counts, closed windows and a processor, of words that are keys."""
+    """Build counts, closed windows and a processor over keys that are words."""
     builder = ms.StreamsBuilder()
     words = builder.stream(source)
     words.group_by_key().count(store="counts").to_stream().to(counts, value=ms.serdes.int64)
@@ -39,7 +39,7 @@ def topology(source: str, counts: str, windows: str, tallies: str) -> ms.Topolog
 
 
 class Words:
-    """Topics with one input partition, and what must come out of them."""
+    """Topics with one input partition, and the expected results."""
 
     def __init__(self, apps: Apps) -> None:
         self.apps = apps
@@ -59,7 +59,7 @@ class Words:
         self.apps.kafka.produce(self.source, [(word, "", time) for word, time in rows])
 
     def expected_windows(self) -> dict[tuple[str, int], int]:
-        """Count the closed windows by a plain model of the whole partition."""
+        """Count the closed windows with a plain model of the whole partition."""
         windows, time = Counter[tuple[str, int]](), -1
         for word, timestamp in self.all:
             time = max(time, timestamp)
@@ -69,7 +69,7 @@ class Words:
         return {window: count for window, count in windows.items() if window[1] + WINDOW_MS <= time}
 
     def processed(self) -> bool:
-        """Return whether the offset behind all words is committed."""
+        """Return whether the offset after the last word is committed."""
         return self.apps.kafka.committed(self.apps.id, self.source) == {0: len(self.all)}
 
     def check(self, *, exactly_once: bool) -> None:
@@ -91,7 +91,7 @@ class Words:
         assert closed == self.expected_windows()
 
 
-def test_one_partition_in_sixteen_tasks_over_several_starts(apps: Apps) -> None:
+def test_sixteen_tasks_of_one_partition_have_exact_results_across_restarts(apps: Apps) -> None:
     words = Words(apps)
     for parallelism in (2, "auto", 1):  # the number of workers may change, the ranges stay
         words.produce(300)
@@ -110,7 +110,7 @@ def entries(store: Callable[[str], Any]) -> dict[str, set[tuple[Any, int]]]:
     }
 
 
-def test_state_of_undivided_tasks_is_divided_among_ranges(apps: Apps) -> None:
+def test_state_of_undivided_tasks_is_divided_among_key_ranges(apps: Apps) -> None:
     words = Words(apps)
     with ms.testing.TopologyTestDriver(words.topology) as driver:
         for parallelism, tasks in ((1, 1), (4, 16)):
@@ -119,14 +119,16 @@ def test_state_of_undivided_tasks_is_divided_among_ranges(apps: Apps) -> None:
                 driver.pipe(words.source, word, "", timestamp=time)
             running = apps.start(words.topology, parallelism=parallelism)
             eventually(words.processed, "the words to be processed")
-            wanted, found = entries(driver.store), partial(entries, running.store)
-            eventually(lambda now=found, then=wanted: now() == then, "the stores to be those of one task")
+            expected_results, found = entries(driver.store), partial(entries, running.store)
+            eventually(
+                lambda now=found, then=expected_results: now() == then, "the stores to be those of one task"
+            )
             assert len(running.status().placed) == tasks
             running.stop()
     words.check(exactly_once=False)
 
 
-def test_an_edit_that_cannot_be_divided_is_refused_if_the_state_is(apps: Apps) -> None:
+def test_a_topology_that_cannot_be_divided_is_refused_if_its_state_is_divided(apps: Apps) -> None:
     words = Words(apps)
     words.produce(100)
     apps.run(words.topology, parallelism=2)
@@ -208,10 +210,10 @@ def test_the_number_of_workers_follows_the_load(
     with ms.testing.TopologyTestDriver(topology) as driver:
         for row in [*rows, *rows[:100]]:
             driver.pipe(source, *row)
-        wanted: dict[str | None, list[Any]] = {}
+        expected_results: dict[str | None, list[Any]] = {}
         for record in driver.read(tallies):
-            wanted.setdefault(record.key, []).append(record.value)
-    assert values_by_key(apps.kafka.consume(tallies), ms.serdes.int64) == wanted
+            expected_results.setdefault(record.key, []).append(record.value)
+    assert values_by_key(apps.kafka.consume(tallies), ms.serdes.int64) == expected_results
 
 
 def joined(left: str, right: str, out: str) -> ms.Topology:
@@ -228,52 +230,58 @@ def joined(left: str, right: str, out: str) -> ms.Topology:
     return builder.build()
 
 
-def test_a_join_of_two_streams_and_sliding_windows_give_the_results_of_one_task(apps: Apps) -> None:
+def test_stream_joins_and_sliding_windows_have_the_results_of_a_single_task(apps: Apps) -> None:
     left, right, out = (apps.topic(name, 1) for name in ("left", "right", "out"))
-    topology, chance = joined(left, right, out), random.Random(7)
+    topology, rng = joined(left, right, out), random.Random(7)
     with ms.testing.TopologyTestDriver(topology) as driver:
         time = BEGIN_MS
         for parallelism in (2, 4):
             rows: dict[str, list[tuple[str, str | None, int]]] = {left: [], right: []}
             for number in range(300):
                 time += 10
-                topic, key = chance.choice([left, right]), f"w{chance.randrange(40)}"
+                topic, key = rng.choice([left, right]), f"w{rng.randrange(40)}"
                 value = None if number % 17 == 0 else f"{topic[-1]}{number}"
-                rows[topic].append((key, value, time - chance.choice([0, 0, 35])))
+                rows[topic].append((key, value, time - rng.choice([0, 0, 35])))
                 driver.pipe(topic, *rows[topic][-1])
             for topic in (left, right):
                 apps.kafka.produce(topic, rows[topic])
             apps.run(topology, parallelism=parallelism, processing_guarantee="exactly_once")
-        wanted = Counter((each.key, each.value, each.timestamp) for each in driver.read(out))
+        expected_results = Counter((each.key, each.value, each.timestamp) for each in driver.read(out))
     found = apps.kafka.consume(out)
-    assert Counter((each.key.decode(), each.value.decode(), each.timestamp) for each in found) == wanted
-    assert {value.partition("+")[2] == "None" for _, value, _ in wanted if "+" in value} == {True, False}
+    assert (
+        Counter((each.key.decode(), each.value.decode(), each.timestamp) for each in found)
+        == expected_results
+    )
+    assert {value.partition("+")[2] == "None" for _, value, _ in expected_results if "+" in value} == {
+        True,
+        False,
+    }
 
 
-def test_a_join_by_foreign_key_leaves_the_rows_of_one_task(apps: Apps) -> None:
+def test_a_foreign_key_join_has_the_results_of_a_single_task(apps: Apps) -> None:
     orders, products, out = (apps.topic(name, 1) for name in ("orders", "products", "out"))
     builder = ms.StreamsBuilder()
     bought = builder.table(orders).left_join(
         builder.table(products), lambda order, product: f"{order} {product}", on=lambda order: order[:2]
     )
     bought.to_stream().to(out)
-    topology, chance = builder.build(), random.Random(7)
+    topology, rng = builder.build(), random.Random(7)
     with ms.testing.TopologyTestDriver(topology) as driver:
         for parallelism in (2, 4):
             for topic, keys in ((products, "p"), (orders, "o")):
                 rows = [
-                    (f"{keys}{chance.randrange(9)}", f"p{chance.randrange(9)}-{number}", BEGIN_MS + number)
+                    (f"{keys}{rng.randrange(9)}", f"p{rng.randrange(9)}-{number}", BEGIN_MS + number)
                     for number in range(100)
                 ]
                 apps.kafka.produce(topic, rows)
                 for row in rows:
                     driver.pipe(topic, *row)
             apps.run(topology, parallelism=parallelism)
-        wanted = {each.key: each.value for each in driver.read(out)}
-    assert {each.key.decode(): each.value.decode() for each in apps.kafka.consume(out)} == wanted
+        expected_results = {each.key: each.value for each in driver.read(out)}
+    assert {each.key.decode(): each.value.decode() for each in apps.kafka.consume(out)} == expected_results
 
 
-def test_a_division_that_was_interrupted_is_completed(apps: Apps) -> None:
+def test_an_interrupted_division_into_key_ranges_is_completed(apps: Apps) -> None:
     words = Words(apps)
     words.produce(200)
     apps.run(words.topology, shuffle_partitions=2)
@@ -289,7 +297,7 @@ def test_a_division_that_was_interrupted_is_completed(apps: Apps) -> None:
     words.check(exactly_once=True)
 
 
-def test_state_that_cannot_be_divided_stays_as_it_is(apps: Apps) -> None:
+def test_state_that_cannot_be_divided_is_left_unchanged(apps: Apps) -> None:
     left, right, out = (apps.topic(name, 1) for name in ("left", "right", "out"))
     apps.kafka.produce(left, [("k", "one", BEGIN_MS)])
     topology = joined(left, right, out)
@@ -307,7 +315,7 @@ def test_state_that_cannot_be_divided_stays_as_it_is(apps: Apps) -> None:
     assert b"one+other" in [record.value for record in apps.kafka.consume(out)]
 
 
-def test_what_cannot_be_divided_is_refused_when_the_application_is_made(apps: Apps) -> None:
+def test_a_topology_that_cannot_be_divided_is_refused_when_the_application_is_created(apps: Apps) -> None:
     builder = ms.StreamsBuilder()
     builder.add_state_store(ms.stores.key_value("tally", ms.serdes.string, ms.serdes.int64))
     builder.stream("words").process(Tally, stores=["tally"], name="tally-up").to("out", value=ms.serdes.int64)

@@ -1,4 +1,4 @@
-"""The lab: a topology is deployed, tried, looked into, edited and stopped, as in a notebook."""
+"""The lab: a topology is deployed, tried, inspected, edited and stopped, as in a notebook."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def words(
 
 @pytest.fixture
 def lab(spark: Any) -> Iterator[ms.Lab]:
-    with ms.Lab("words") as made:
-        yield made
+    with ms.Lab("words") as words_lab:
+        yield words_lab
 
 
 def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
@@ -58,8 +58,8 @@ def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
     assert "words: running" in shown
     assert "3 records</text>" in shown  # the source of the lines
 
-    again = lab.status().batch
-    lab.deploy(topology)  # the same cell again
+    earlier_batch = lab.status().batch
+    lab.deploy(topology)  # as when the same cell is run again
     assert lab.status().state == "running"
 
     louder = words(shout=True)
@@ -69,7 +69,7 @@ def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
     lab.wait()
     assert lab.store("counts").get("TO") == 1
     assert lab.store("counts").get("to") == 3
-    assert lab.status().batch >= again
+    assert lab.status().batch >= earlier_batch
 
     lab.pause()
     lab.send("lines", "paused")
@@ -80,7 +80,7 @@ def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
     assert lab.store("counts").get("PAUSED") == 1
 
     lab.stop()
-    lab.deploy(words())  # goes on where it ended
+    lab.deploy(words())  # continues where it stopped
     assert lab.store("counts").get("to") == 3
 
     renamed = words(store="totals", topic="totals")
@@ -95,7 +95,7 @@ def test_a_topology_is_deployed_tried_edited_and_stopped(lab: ms.Lab) -> None:
     assert lab.store("counts").get("to") == 3
 
 
-def test_what_cannot_be_is_refused_and_what_runs_goes_on(lab: ms.Lab) -> None:
+def test_invalid_requests_are_refused_without_stopping_the_running_application(lab: ms.Lab) -> None:
     lab.deploy(words())
     with pytest.raises(TopicNotFoundError, match="does not read the topic 'counts'"):
         lab.send("counts", 1)
@@ -111,7 +111,7 @@ def test_a_closed_lab_deploys_again_and_a_new_lab_replaces_an_earlier_one(lab: m
     lab.deploy(words())
     lab.close()
     lab.deploy(words())
-    with ms.Lab("words") as second:  # the cell that makes the lab, again
+    with ms.Lab("words") as second:  # as when the cell that creates the lab is run again
         with pytest.raises(TopologyError, match="call its build"):
             second.deploy(ms.StreamsBuilder())  # type: ignore[arg-type]
         assert lab.status().state == "running"
@@ -139,7 +139,7 @@ def test_topics_and_stores_of_tables_are_written_and_shown(lab: ms.Lab) -> None:
 
 
 def test_a_lab_whose_application_has_failed_deploys_again(lab: ms.Lab) -> None:
-    """The failed application still had the lease, and the lab did not stop it."""
+    """A failed application keeps its lease until the lab stops it."""
     builder = ms.StreamsBuilder()
     builder.stream("lines").map_values(int).to("numbers", value=ms.serdes.int64)
     lab.deploy(builder.build())

@@ -1,4 +1,4 @@
-"""An application goes on after the loss of a Python worker, although a local session attempts a Spark task only once."""
+"""An application continues after losing a Python worker, although a local Spark session attempts each task only once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FATAL = "fatal"
 
 
 def killing(deaths: Path, times: int) -> Callable[[str], str]:
-    """Return a function that kills its process at a record, a number of times."""
+    """Return a function that kills its process at the word ``FATAL``, at most ``times`` times."""
 
     def checked(word: str) -> str:
         died = len(list(deaths.iterdir()))
@@ -56,7 +56,7 @@ def counting(
     ("guarantee", "where"),
     each_once_or_crossed(["at_least_once", "exactly_once"], [in_a_reader, in_a_task]),
 )
-def test_the_interrupted_micro_batch_is_repeated(
+def test_a_micro_batch_interrupted_by_a_lost_worker_is_repeated(
     apps: Apps,
     tmp_path: Path,
     guarantee: Literal["at_least_once", "exactly_once"],
@@ -83,8 +83,8 @@ def test_the_interrupted_micro_batch_is_repeated(
     eventually(lambda: ("or", "2") in results(), "a count of later", within_s=60)
 
 
-def passing_on(source: str, sink: str, kill: Callable[[str], str]) -> ms.Topology:
-    """Return a topology that passes records on and whose first micro-batch calls ``kill``."""
+def forwarding(source: str, sink: str, kill: Callable[[str], str]) -> ms.Topology:
+    """Return a topology that forwards records and calls ``kill`` in its first micro-batch."""
 
     class Killing(ms.Processor[str, str, str, str]):
         def init(self, context: ms.ProcessorContext[str, str]) -> None:
@@ -102,7 +102,7 @@ def passing_on(source: str, sink: str, kill: Callable[[str], str]) -> ms.Topolog
 
 def test_a_worker_lost_in_the_first_micro_batch_is_replaced(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("words"), apps.topic("results")
-    running = apps.start(passing_on(source, sink, killing(tmp_path, 2)), processing_guarantee="exactly_once")
+    running = apps.start(forwarding(source, sink, killing(tmp_path, 2)), processing_guarantee="exactly_once")
     assert running.status().state == "running"
     assert len(list(tmp_path.iterdir())) == 2
     apps.kafka.produce(source, [(b"a", b"1")])
@@ -112,14 +112,14 @@ def test_a_worker_lost_in_the_first_micro_batch_is_replaced(apps: Apps, tmp_path
 
 
 @pytest.mark.soak
-def test_a_first_micro_batch_that_kills_each_worker_ends_the_start(apps: Apps, tmp_path: Path) -> None:
-    topology = passing_on(apps.topic("words"), apps.topic("results"), killing(tmp_path, 99))
+def test_the_start_fails_if_the_first_micro_batch_kills_every_worker(apps: Apps, tmp_path: Path) -> None:
+    topology = forwarding(apps.topic("words"), apps.topic("results"), killing(tmp_path, 99))
     with pytest.raises(SparkRuntimeError):
         apps.start(topology)
     assert len(list(tmp_path.iterdir())) >= 4
 
 
-def test_a_micro_batch_that_kills_each_worker_ends_the_application(
+def test_the_application_fails_if_a_micro_batch_kills_every_worker(
     apps: Apps, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, sink = apps.topic("words"), apps.topic("counts")

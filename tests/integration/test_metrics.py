@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real application, and answers the questions of the dashboard and of the alerts."""
+"""A real Prometheus scrapes a real application and answers the queries of the dashboard and the alerts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMETHEUS = shutil.which("prometheus")
 
 
-def fetched(url: str) -> str:
+def fetch_text(url: str) -> str:
     with urllib.request.urlopen(url, timeout=30) as answer:
         return str(answer.read().decode())
 
@@ -40,7 +40,7 @@ def get_with_token(address: str, path: str) -> str:
 
 
 class Prometheus:
-    """Prometheus as Debian has it, with the alerts of the examples."""
+    """Debian's Prometheus, with the alerts of the examples."""
 
     def __init__(self, directory: Path, scraped: str) -> None:
         with socket.socket() as free:
@@ -58,10 +58,10 @@ class Prometheus:
         self._process = subprocess.Popen([PROMETHEUS or "", *options], cwd=directory)
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """Ask its API; None before it listens."""
+        """Query the HTTP API; return None if the server does not listen yet."""
         try:
             url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-            answer = json.loads(fetched(url))
+            answer = json.loads(fetch_text(url))
         except OSError:
             return None
         assert answer["status"] == "success", answer
@@ -84,7 +84,7 @@ def counting(apps: Apps) -> Iterator[ms.RunningApplication]:
     yield running
     running.stop()
     with pytest.raises(OSError, match="refused"):
-        fetched(f"{running.listeners.urls['metrics']}/healthz")
+        fetch_text(f"{running.listeners.urls['metrics']}/healthz")
 
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="needs Debian's package prometheus")
@@ -93,7 +93,7 @@ def test_prometheus_scrapes_an_application(
 ) -> None:
     eventually(lambda: counting.metrics()["read_records"] == 5, "the records to be read")
     url = counting.listeners.urls["metrics"]
-    assert fetched(f"{url}/readyz") == "running\n"
+    assert fetch_text(f"{url}/readyz") == "running\n"
     drawn = get_with_token(address_of(apps.home / apps.id, apps.id), "/api/topology.svg")
     assert 'data-stores="counts"' in drawn
     prometheus = Prometheus(tmp_path, url)
@@ -111,13 +111,13 @@ def test_prometheus_scrapes_an_application(
         (rules,) = prometheus.ask("rules")["groups"]
         assert {rule["health"] for rule in rules["rules"]} <= {"ok", "unknown"}
         assert prometheus.ask("alerts")["alerts"] == []
-        for query in questions():
+        for query in dashboard_queries():
             assert prometheus.ask("query", query=query.replace("$application", apps.id)) is not None, query
     finally:
         prometheus.end()
 
 
-def questions() -> list[str]:
+def dashboard_queries() -> list[str]:
     """Return the queries of the dashboard."""
     board = json.loads((EXAMPLES / "grafana/millstream.json").read_text())
     found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]

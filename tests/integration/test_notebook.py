@@ -19,7 +19,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples/notebook/word_count.ipynb"
 
 
 class Notebook:
-    """The notebook with a kernel; cells are named by words in them."""
+    """The notebook with a kernel; tests select cells by words in their source."""
 
     def __init__(self, client: NotebookClient) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class Notebook:
         ]
 
     def run_to(self, words: str) -> dict[str, str]:
-        """Run the next cells up to that with these words, and return what it shows by the type of content."""
+        """Run cells up to the next one that contains these words; return its outputs by content type."""
         while self._cells:
             index, cell = self._cells.pop(0)
             output = self._run(index, cell)
@@ -69,12 +69,12 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebo
 
 
 @pytest.mark.timeout(900)
-def test_cells_run_in_order_and_some_of_them_again(notebook: Notebook) -> None:
+def test_all_cells_run_in_order_and_some_can_be_run_again(notebook: Notebook) -> None:
     notebook.run_to("lab.deploy(topology)")
     notebook.restart()
-    run_all(notebook)  # without a close() before
+    run_all(notebook)  # without a close() before it
     notebook.restart()
-    sized(run_the_beginning, run_all)(notebook)  # behind a close()
+    sized(run_the_beginning, run_all)(notebook)  # after a close()
 
 
 def run_the_beginning(notebook: Notebook) -> None:
@@ -88,7 +88,7 @@ def run_all(notebook: Notebook) -> None:
     assert "words: running" in notebook.run_to("lab.deploy(topology)")["text/html"]
     again = notebook.run_again("lab.deploy(topology)")
     assert "words: running" in again["text/html"]
-    assert "stderr" not in again  # nothing was started
+    assert "stderr" not in again  # nothing was restarted
 
     assert counts(notebook.run_to("lab.entries"))["be"] == "2"
     assert notebook.run_to('.get("to")')["text/plain"] == "2"
@@ -109,7 +109,7 @@ def counts(shown: dict[str, str]) -> dict[str, str]:
     return dict(re.findall("<tr><td>(.*?)</td><td>(.*?)</td></tr>", shown["text/html"]))
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     assert all(
         cell.outputs == [] and cell.execution_count is None for cell in cells if cell.cell_type == "code"

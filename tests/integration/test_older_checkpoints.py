@@ -1,7 +1,6 @@
-"""An application goes on from a checkpoint of an earlier version: its formats stay readable.
+"""An application continues from a checkpoint of an earlier version: the formats remain readable.
 
-The archive was made by ``make_checkpoint``, with the version that commit 909230d is, when the project was called
-Penstock.
+``make_checkpoint`` wrote the archive at commit 909230d, when the project was called Penstock.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 ARCHIVE = Path(__file__).parent / "data" / "checkpoint_909230d.tar.gz"
 APPLICATION = "older-checkpoint"
 DUE_MS = 2_000_000
-BEFORE = ["a b a", "b c"]
+EARLIER_LINES = ["a b a", "b c"]
 
 
 def topology(lines: str, counts: str, loud: str, *, waits: bool) -> ms.Topology:
-    """Count words behind a repartition; call a function for each line, which delays the first line, and the others behind it."""
+    """Count words after a repartition; call a function for each line, which may delay the first line and thus all later ones."""
 
     def call(line: str) -> Any:
-        return ms.delay(until=DUE_MS) if waits and line == BEFORE[0] else line.upper()
+        return ms.delay(until=DUE_MS) if waits and line == EARLIER_LINES[0] else line.upper()
 
     builder = ms.StreamsBuilder()
     read = builder.stream(lines)
@@ -45,12 +44,12 @@ def topology(lines: str, counts: str, loud: str, *, waits: bool) -> ms.Topology:
 
 def topics(apps: Apps) -> tuple[str, str, str]:
     lines, counts, loud = (apps.topic(name, 1) for name in ("lines", "counts", "loud"))
-    apps.kafka.produce(lines, [("k", line) for line in BEFORE])
+    apps.kafka.produce(lines, [("k", line) for line in EARLIER_LINES])
     return lines, counts, loud
 
 
-def repartition(apps: Apps, words: list[str]) -> None:
-    """Write the records of earlier tasks to the repartition topic: each names the task that wrote it."""
+def write_to_repartition_topic(apps: Apps, words: list[str]) -> None:
+    """Write records to the repartition topic as the earlier version did: a header names the task that wrote each."""
     topic = apps.topic("counts-repartition", 1)
     producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers})
     for word in words:
@@ -59,9 +58,11 @@ def repartition(apps: Apps, words: list[str]) -> None:
 
 
 def make_checkpoint(apps: Apps, archive: Path) -> None:
-    """Run the first micro-batches, and keep the checkpoint."""
+    """Run the first micro-batches and archive the checkpoint."""
     running = apps.start(topology(*topics(apps), waits=True), clock=lambda: DUE_MS - 1_000_000)
-    eventually(lambda: running.metrics().get("calls_settled", 0) == len(BEFORE), "all calls to be answered")
+    eventually(
+        lambda: running.metrics().get("calls_settled", 0) == len(EARLIER_LINES), "all calls to be answered"
+    )
     running.stop()
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(apps.home / apps.id / "checkpoint", "checkpoint")
@@ -74,7 +75,7 @@ def correct_schema_path(checkpoint: Path) -> None:
     metadata.with_name(".0.crc").unlink()
 
 
-def test_it_goes_on_from_a_checkpoint_of_before(
+def test_an_application_continues_from_a_checkpoint_of_an_earlier_version(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
     apps = Apps(kafka, APPLICATION, tmp_path)
@@ -82,8 +83,8 @@ def test_it_goes_on_from_a_checkpoint_of_before(
     with tarfile.open(ARCHIVE) as packed:
         packed.extractall(tmp_path / APPLICATION, filter="data")
     correct_schema_path(tmp_path / APPLICATION / "checkpoint")
-    forget_topic_ids(apps)  # they are of other brokers
-    repartition(apps, [word for line in BEFORE for word in line.split()] + ["unread"])
+    forget_topic_ids(apps)  # the checkpoint has those of another broker
+    write_to_repartition_topic(apps, [word for line in EARLIER_LINES for word in line.split()] + ["unread"])
     apps.kafka.produce(lines, [("k", "c a")])
     apps.run(topology(lines, counts, loud, waits=False), clock=lambda: DUE_MS)
     counted = values_by_key(kafka.consume(counts), ms.serdes.int64)

@@ -1,7 +1,6 @@
-"""What functions in front of Spark's shuffle see of a partition: its records in their order, and its time.
+"""Functions before Spark's shuffle see the records of a partition in order, and the partition time.
 
-A micro-batch of 40,000 records of one partition is more than one reader would be given, if its records could be cut among
-several.
+A micro-batch has 40,000 records of one partition. If records of a partition could be split, they would go to several readers.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 RECORDS = 40_000
 KEYS = 20
-EVERY = 7
-"""Every so many records, one has a time of its own; the others have the partition's."""
+OWN_TIME_INTERVAL = 7
+"""One record in this many has its own time; the others get the partition time."""
 
 
-class Noted:
-    """Writes each value to the end of a file, where calls of all processes stand in their order."""
+class CallRecorder:
+    """Appends each value to a file, which lists the calls of all processes in order."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -43,16 +42,14 @@ class Noted:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_function_sees_the_records_of_a_key_in_their_order(
-    apps: Apps, tmp_path: Path, threads: int
-) -> None:
-    """It is called for an output and for a re-key behind it: once for each record."""
+def test_a_function_sees_the_records_of_a_key_in_order(apps: Apps, tmp_path: Path, threads: int) -> None:
+    """An output and a re-keying operator follow the function; it is still called only once per record."""
     source, out, counted = (apps.topic(name, 1) for name in ("in", "out", "counted"))
     calls = tmp_path / "calls"
     builder = ms.StreamsBuilder()
-    noted = builder.stream(source).map_values(Noted(calls))
-    noted.to(out)
-    counts = noted.group_by(lambda key, value: key).count(store="counts")
+    recorded = builder.stream(source).map_values(CallRecorder(calls))
+    recorded.to(out)
+    counts = recorded.group_by(lambda key, value: key).count(store="counts")
     counts.to_stream().to(counted, value=ms.serdes.int64)
     apps.kafka.produce(source, [(f"k{n % KEYS}", str(n)) for n in range(RECORDS)])
 
@@ -69,13 +66,13 @@ def test_a_function_sees_the_records_of_a_key_in_their_order(
     assert [int(record.value or b"") for record in apps.kafka.consume(out)] == list(range(RECORDS))
 
 
-def when(record: Any, partition_time: int) -> int:
-    """Extract as ``docs/concepts/time.md`` does."""
+def extract_timestamp(record: Any, partition_time: int) -> int:
+    """Extract timestamps as in ``docs/concepts/time.md``."""
     return int(record.value.split(":")[0]) if ":" in record.value else partition_time
 
 
 class FailsOnce:
-    """Fails at a value, until a file is gone."""
+    """Fails at a certain value as long as a file exists."""
 
     def __init__(self, value: str, path: Path) -> None:
         self.value = value
@@ -88,12 +85,12 @@ class FailsOnce:
 
 
 @pytest.mark.parametrize("guarantee", sized(["exactly_once"], ["at_least_once", "exactly_once"]))
-def test_partition_time_goes_on_over_readers_micro_batches_failures_and_restarts(
+def test_partition_time_is_kept_across_readers_micro_batches_failures_and_restarts(
     apps: Apps, tmp_path: Path, guarantee: str
 ) -> None:
-    """The largest time comes first, so that a process that starts again would assign smaller times, or none."""
+    """The largest time comes first, so a process that lost the partition time would assign smaller times, or none."""
     source, out, again = (apps.topic(name, 1) for name in ("in", "out", "again"))
-    values = [f"{9_000 - n % 50}:{n}" if n % EVERY == 0 else str(n) for n in range(RECORDS)]
+    values = [f"{9_000 - n % 50}:{n}" if n % OWN_TIME_INTERVAL == 0 else str(n) for n in range(RECORDS)]
     expected: list[int] = []
     time = -1
     for value in values:
@@ -103,7 +100,7 @@ def test_partition_time_goes_on_over_readers_micro_batches_failures_and_restarts
     flag = tmp_path / "fails"
     flag.touch()
     builder = ms.StreamsBuilder()
-    stream = builder.stream(source, timestamp=when).map_values(FailsOnce(values[30_001], flag))
+    stream = builder.stream(source, timestamp=extract_timestamp).map_values(FailsOnce(values[30_001], flag))
     stream.to(out)
     stream.select_key(lambda key, value: value).repartition(partitions=2).to(again)
     settings: dict[str, Any] = {"max_batch_records": 12_000, "processing_guarantee": guarantee}
@@ -119,7 +116,7 @@ def test_partition_time_goes_on_over_readers_micro_batches_failures_and_restarts
     assert running.metrics()["dropped_records"] == 0
     found = committed_records(apps.kafka, out)
     assert [record.timestamp for record in found] == expected
-    behind = committed_records(apps.kafka, again)
-    assert sorted(record.timestamp for record in behind) == sorted(expected)
+    repartitioned = committed_records(apps.kafka, again)
+    assert sorted(record.timestamp for record in repartitioned) == sorted(expected)
     if guarantee == "at_least_once":
         assert lag(apps.kafka, apps.id, source) == 0

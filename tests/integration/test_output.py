@@ -1,4 +1,4 @@
-"""What a program shows in its terminal, run as a user would run it: without a word about logging."""
+"""Terminal output of a program that is run as by a user, without any configuration of logging."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ms.Application(name, builder.build(), bootstrap_servers=servers, master="local[1
 
 
 class Adder(NamedTuple):
-    """The program with names of its own, and where its state is."""
+    """The program, with its own application id, topics and state directory."""
 
     kafka: EmbeddedKafka
     home: Path
@@ -74,7 +74,7 @@ class Adder(NamedTuple):
         return {**os.environ, "MILLSTREAM_STATE_DIR": str(self.home), **settings}
 
     def lines(self) -> list[str]:
-        """Return the patterns of the lines that it shows."""
+        """Return the patterns of the expected lines."""
         name = self.name
         progress = rf"(?:{name}: \d+ records read, .* records/s, lag \d+, micro-batch \d+\.\d\d s.*)?"
         failed = "KSTREAM-MAPVALUES-0000000001 failed in stage 'process' of task 0_0"
@@ -102,7 +102,7 @@ def adder(kafka: EmbeddedKafka, tmp_path: Path) -> Adder:
 
 
 def _run(adder: Adder, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run the program on thirty records, ten of which are no numbers."""
+    """Run the program on thirty records, ten of which are not numbers."""
     records = [("k", f"no number {n}" if n % 3 == 1 else str(n)) for n in range(30)]
     adder.kafka.produce(adder.source, records)
     return subprocess.run(
@@ -115,17 +115,17 @@ def _run(adder: Adder, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _matches(lines: list[str], shapes: list[str]) -> bool:
-    """Return whether lines match these patterns, of which some are optional, in any number."""
-    if not shapes:
+def _matches(lines: list[str], patterns: list[str]) -> bool:
+    """Return whether lines match these patterns; an optional pattern matches any number of lines."""
+    if not patterns:
         return not lines
-    optional = shapes[0].endswith(")?")
-    if lines and re.fullmatch(rf"\d\d:\d\d:\d\d {shapes[0]}", lines[0]):
-        return _matches(lines[1:], shapes if optional else shapes[1:])
-    return optional and _matches(lines, shapes[1:])
+    optional = patterns[0].endswith(")?")
+    if lines and re.fullmatch(rf"\d\d:\d\d:\d\d {patterns[0]}", lines[0]):
+        return _matches(lines[1:], patterns if optional else patterns[1:])
+    return optional and _matches(lines, patterns[1:])
 
 
-def test_a_program_says_how_it_is_line_by_line(adder: Adder) -> None:
+def test_a_program_reports_its_progress_line_by_line(adder: Adder) -> None:
     ended = _run(adder, MILLSTREAM_ON_PROCESS_ERROR="skip")
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert _matches(ended.stderr.splitlines(), adder.lines()), ended.stderr
@@ -136,10 +136,10 @@ def test_a_program_says_how_it_is_line_by_line(adder: Adder) -> None:
     )
     assert [int(number) for number in parsing] == [
         n for n in range(30) if n % 3 != 1
-    ]  # logged in a worker of Spark
+    ]  # logged in a Spark worker
 
 
-def test_an_error_is_one_message_and_every_line_is_json_if_that_is_wanted(adder: Adder) -> None:
+def test_with_json_output_every_line_is_json_and_an_error_is_one_message(adder: Adder) -> None:
     ended = _run(adder, MILLSTREAM_OUTPUT="json")
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     assert ended.returncode == 1

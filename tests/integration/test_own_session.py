@@ -1,4 +1,4 @@
-"""A session that the user has made, in an environment that is not activated."""
+"""A Spark session that the user created, in a virtual environment that is not activated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print([(row.word, int.from_bytes(row.value, "big")) for row in spark.sql("SELECT
 """
 
 
-def program_run(
+def run_program(
     arguments: list[str], home: Path, environment: dict[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a directory, without PySpark's variables of this process."""
@@ -58,10 +58,10 @@ def program_run(
 
 
 @pytest.mark.soak
-def test_workers_are_of_the_programs_python_and_find_its_modules(tmp_path: Path) -> None:
-    """Two modules and a package beside the program, one of them imported in a worker for the first time.
+def test_workers_run_the_python_of_the_program_and_find_its_modules(tmp_path: Path) -> None:
+    """A package and a module are next to the program; the module is imported for the first time in a worker.
 
-    The program was started elsewhere: nothing is on the workers' path, and the first Python on the user's is another one.
+    The program starts in another directory, so they are not on the workers' path, and the first Python on PATH is another one.
     """
     home, elsewhere, other = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "bin" / "python3"
     (home / "shop").mkdir(parents=True)
@@ -84,5 +84,5 @@ def test_workers_are_of_the_programs_python_and_find_its_modules(tmp_path: Path)
         "PYTHONPATH": str(Path(ms.__file__).parents[1]),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    ended = program_run([str(home / "main.py")], elsewhere, environment, timeout_s=280)
+    ended = run_program([str(home / "main.py")], elsewhere, environment, timeout_s=280)
     assert (ended.returncode, ended.stdout) == (0, "[('WORD', 3)]\n"), ended.stderr[-3000:]

@@ -14,8 +14,8 @@ from .helpers import Apps
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-class TaskOfRecord(ms.Processor[str, str, str, str]):
-    """Adds the task to the value of each record."""
+class AppendTask(ms.Processor[str, str, str, str]):
+    """Appends the number of the task to the value of each record."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         self.context.count("seen")
@@ -30,15 +30,17 @@ def to_all(topic: str, key: Any, value: Any, partitions: int) -> range | None:
     return range(partitions) if key == "all" else None
 
 
-def twice(topic: str, key: Any, value: Any, partitions: int) -> list[int]:
+def to_first_and_last(topic: str, key: Any, value: Any, partitions: int) -> list[int]:
     return [] if value.startswith("nobody") else [0, partitions - 1]
 
 
-def test_a_record_goes_to_every_partition_that_was_chosen(apps: Apps) -> None:
+def test_a_record_is_sent_to_every_partition_that_the_partitioner_chooses(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 4)
     builder = ms.StreamsBuilder()
     moved = builder.stream(source).repartition(name="moved", partitions=3, partitioner=to_all)
-    moved.process(TaskOfRecord, name="where").to(lambda key, value, context: sink, partitioner=twice)
+    moved.process(AppendTask, name="where").to(
+        lambda key, value, context: sink, partitioner=to_first_and_last
+    )
     apps.kafka.produce(source, [("all", "x"), ("all", "nobody"), ("one", "y"), (None, "z")])
     running = apps.run(builder.build(), app_config={"where": "in"})
     found = [(r.partition, (r.value or b"").decode()) for r in apps.kafka.consume(sink)]

@@ -1,4 +1,4 @@
-"""Topics by pattern, on Spark: topics that appear, disappear and come back while the application runs."""
+"""Sources with a topic pattern on Spark: matching topics appear, disappear and are created again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from .helpers import Apps, eventually, latest
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def test_topics_that_appear_and_disappear(apps: Apps, caplog: pytest.LogCaptureFixture) -> None:
+def test_matching_topics_may_appear_disappear_and_be_created_again(
+    apps: Apps, caplog: pytest.LogCaptureFixture
+) -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream(re.compile(re.escape(apps.id) + "-in-.*")).group_by_key().count(store="counts")
     counts.to_stream().to(apps.topic("counts", 1), value=ms.serdes.int64)
@@ -28,7 +30,7 @@ def test_topics_that_appear_and_disappear(apps: Apps, caplog: pytest.LogCaptureF
         first = apps.topic("in-a", 2)
         apps.kafka.produce(
             first, [("k", "x"), ("l", "x")]
-        )  # perhaps before anybody has looked: read all the same
+        )  # read even if produced before the topic is discovered
         eventually(lambda: counted() == {"k": 1, "l": 1}, "a topic that has appeared")
         second = apps.topic("in-b", 2)
         apps.kafka.produce(second, [("k", "x")])

@@ -1,4 +1,4 @@
-"""Processes that stand still for longer than the broker keeps a transaction open: the application goes on, exactly once."""
+"""Workers that are suspended for longer than the transaction timeout: the application continues, exactly once."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(800)]
 
 APP = APPS["word-count"]
 TIMEOUT_MS = 2_000
-"""Brokers abort older transactions, which they check every ten seconds."""
+"""Brokers abort older transactions; they check every ten seconds."""
 
 
-def stopped_until_aborted(program: CrashedProgram, kafka: EmbeddedKafka, topic: str) -> list[psutil.Process]:
-    """Stop the workers; return them if one of them had a transaction open and had not yet asked for its commit.
+def suspend_until_abort(program: CrashedProgram, kafka: EmbeddedKafka, topic: str) -> list[psutil.Process]:
+    """Suspend the workers; return them if one of them had an open transaction and had not yet requested its commit.
 
-    They are stopped before the broker is asked: a transaction of a small micro-batch lasts for less time than the answer takes.
+    They are suspended before the broker is asked, because the transaction of a small micro-batch may end before the answer.
     """
     workers = program.victims("worker")
     send(workers, signal.SIGSTOP)
@@ -47,7 +47,7 @@ def stopped_until_aborted(program: CrashedProgram, kafka: EmbeddedKafka, topic: 
 
 
 def warnings(log: str) -> str:
-    """Return the lines of a log that are no information, for the message of a failure."""
+    """Return the lines of a log that are not at level INFO, for an assertion message."""
     return "\n".join(line for line in log.splitlines() if " INFO " not in line)
 
 
@@ -57,14 +57,14 @@ def send(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 @pytest.mark.soak
-def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_path: Path) -> None:
+def test_workers_suspended_in_a_transaction_send_its_records_again(apps: Apps, tmp_path: Path) -> None:
     kafka = apps.kafka
     topics = Topics(*(apps.topic(name, 2) for name in ("input", "output", "ask", "contents")))
     settings = {
         "bootstrap_servers": kafka.bootstrap_servers,
         "state_dir": str(apps.home),
         "master": "local[2]",  # as the default, a task has one attempt
-        "max_batch_records": 5_000,  # enough for transactions that last for some time
+        "max_batch_records": 5_000,  # enough for transactions that take some time
         "statestore_cache_max_bytes": 0,  # the oracle has every update
         "processing_guarantee": "exactly_once",
         "transaction_timeout_ms": TIMEOUT_MS,
@@ -74,10 +74,10 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
     seeds = count(1)
 
     def stopped() -> list[psutil.Process]:
-        if lag(kafka, apps.id, topics.input) == 0:  # all were committed before they could be stopped
+        if lag(kafka, apps.id, topics.input) == 0:  # all were committed before the workers could be suspended
             kafka.produce(topics.input, APP.workload(20_000, next(seeds)))
         assert program.exit_code() is None, program.last_words()
-        return stopped_until_aborted(program, kafka, topics.output)
+        return suspend_until_abort(program, kafka, topics.output)
 
     program.start()
     try:
@@ -85,7 +85,7 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
         send(workers, signal.SIGCONT)
         expected = APP.oracle(kafka.consume(topics.input))
         results = sum(map(len, expected.journals.values()))
-        # not the lag of the input: its words may still lie in the repartition topic
+        # not the lag of the input, because its words may still be in the repartition topic
         eventually(
             lambda: len(committed_records(kafka, topics.output)) >= results, "all results", within_s=240
         )
@@ -93,7 +93,7 @@ def test_workers_that_stood_still_in_a_transaction_send_again(apps: Apps, tmp_pa
     finally:
         program.kill()
     log = (apps.home / apps.id / "millstream.log").read_text()
-    # Why it was aborted depends on where the worker stood: its records may have timed out, or be refused, before it commits.
+    # The reason for the abort varies: records may time out, or be refused, before the worker commits.
     assert re.search(r"retrying the send: the transaction of .* was aborted: ", log), warnings(log)
     assert "share one application id" not in log
     seen = journals_of(committed_records(kafka, topics.output), APP.key, APP.value)

@@ -1,4 +1,4 @@
-"""Applications of a user with few permissions, on a broker that asks for a password."""
+"""Applications of a user with few permissions, on a broker that requires a password."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOGIN = {
     "sasl.password": "shop-password",
 }
 GUEST = {**LOGIN, "sasl.username": "guest", "sasl.password": "guest-password"}
-"""A user who may write to no topic, because no test permits it."""
+"""A user who may not write to any topic."""
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'user_shop="shop-password" user_guest="guest-password";'
@@ -50,7 +50,7 @@ JAAS = (
 
 @dataclass
 class Secured:
-    """A broker with a second listener, which asks for a password and permits only what was granted.
+    """A broker with a second listener, which requires a password and enforces permissions.
 
     Attributes:
         apps: Applications of the user ``shop``. Tests write and read through the other listener, as an administrator.
@@ -138,7 +138,7 @@ def fanning_out(source: str, sink: str) -> ms.Topology:
         (fanning_out, "at_least_once", None),
     ],
 )
-def test_the_permissions_that_the_plan_prints_are_enough(
+def test_the_permissions_that_the_plan_prints_are_sufficient(
     secured: Secured,
     caplog: pytest.LogCaptureFixture,
     make: Callable[[str, str], ms.Topology],
@@ -210,7 +210,7 @@ def test_the_permissions_that_the_plan_prints_are_enough(
         ),
     ],
 )
-def test_a_missing_permission_is_named(
+def test_the_error_names_a_missing_permission(
     secured: Secured, make: Callable[[str, str], ms.Topology], guarantee: str, missing: str, message: str
 ) -> None:
     source, sink = secured.topics()
@@ -225,8 +225,10 @@ def test_a_missing_permission_is_named(
 
 
 @pytest.mark.parametrize("lines", [{}, {"debug": "all"}], ids=["few-log-lines", "many-log-lines"])
-def test_a_user_who_may_write_to_no_topic_is_told_so(secured: Secured, lines: dict[str, str]) -> None:
-    """The client calls back while its own exception is set, for each log line, too."""
+def test_a_user_who_may_not_write_to_any_topic_gets_an_authorization_error(
+    secured: Secured, lines: dict[str, str]
+) -> None:
+    """The client runs callbacks, such as one per log line, while its own exception is set."""
     _, sink = secured.topics()
     secured.grant([f"Describe on topic {sink}"], "guest")
     settings = settings_from({"bootstrap_servers": secured.servers, "kafka": {**GUEST, **lines}})
@@ -240,7 +242,9 @@ def test_a_user_who_may_write_to_no_topic_is_told_so(secured: Secured, lines: di
         KeyRangeProducer({"bootstrap.servers": secured.servers, **GUEST, **lines}, sink)
 
 
-def test_a_topic_that_the_user_may_not_describe_may_exist(secured: Secured) -> None:
+def test_the_error_for_a_missing_topic_mentions_topics_that_the_user_may_not_describe(
+    secured: Secured,
+) -> None:
     source, sink = secured.topics()
     with pytest.raises(TopicNotFoundError, match="Topics that this user may not describe"):
         secured.app(key_count(source, sink)).run(until="end")
@@ -254,7 +258,9 @@ def test_a_topic_that_the_user_may_not_describe_may_exist(secured: Secured) -> N
         ({"security.protocol": "SSL"}, "SSL handshake failed"),
     ],
 )
-def test_a_refused_connection_is_explained(secured: Secured, settings: dict[str, str], message: str) -> None:
+def test_the_error_for_a_refused_connection_names_its_cause(
+    secured: Secured, settings: dict[str, str], message: str
+) -> None:
     topology = key_count(*secured.topics())
     with pytest.raises(BrokerUnavailableError, match=message):
         secured.app(topology, kafka={**LOGIN, **settings}, request_timeout_ms=3_000).run(until="end")

@@ -49,7 +49,9 @@ session.stop()
 _QUIET_UI = {"spark.ui.port": "0"}
 
 
-def _found(tmp_path: Path, start: list[str], environment: dict[str, str], **settings: Any) -> dict[str, Any]:
+def _run_program(
+    tmp_path: Path, start: list[str], environment: dict[str, str], **settings: Any
+) -> dict[str, Any]:
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
@@ -70,7 +72,7 @@ def _found(tmp_path: Path, start: list[str], environment: dict[str, str], **sett
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A class archive of Spark that is broken."""
+    """A broken class archive of Spark."""
     monkeypatch.setenv("MILLSTREAM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("MILLSTREAM_CLASS_ARCHIVES", raising=False)
     java = look_for_java()[0]
@@ -81,8 +83,8 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return archive
 
 
-def test_what_is_not_set_has_a_default(tmp_path: Path, archive: Path) -> None:
-    found = _found(tmp_path, [sys.executable], {}, spark=_QUIET_UI)
+def test_settings_that_are_not_set_have_defaults(tmp_path: Path, archive: Path) -> None:
+    found = _run_program(tmp_path, [sys.executable], {}, spark=_QUIET_UI)
     heap, ui = found.pop("heap"), found.pop("ui")
     assert found.pop("notes") in (None, "")
     assert found == {
@@ -100,8 +102,8 @@ def test_what_is_not_set_has_a_default(tmp_path: Path, archive: Path) -> None:
 
 
 @pytest.mark.soak
-def test_what_spark_submit_is_given_counts(tmp_path: Path) -> None:
-    given = ["--master", "local[1]", "--driver-memory", "600m", "--name", "mine"]
+def test_options_of_spark_submit_override_our_defaults(tmp_path: Path) -> None:
+    options = ["--master", "local[1]", "--driver-memory", "600m", "--name", "mine"]
     for setting in (
         "spark.log.level=ERROR",
         "spark.shuffle.compress=true",
@@ -110,8 +112,8 @@ def test_what_spark_submit_is_given_counts(tmp_path: Path) -> None:
         "spark.driver.bindAddress=127.0.0.1",
         "spark.driver.host=localhost",
     ):
-        given += ["--conf", setting]
-    found = _found(tmp_path, [_SUBMIT, *given], {"SPARK_LOCAL_IP": "127.0.0.1"})
+        options += ["--conf", setting]
+    found = _run_program(tmp_path, [_SUBMIT, *options], {"SPARK_LOCAL_IP": "127.0.0.1"})
     assert found["heap"] <= 600
     assert {k: found[k] for k in ("master", "name", "jit", "level", "compress", "host")} == {
         "master": "local[1]",
@@ -124,13 +126,13 @@ def test_what_spark_submit_is_given_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_the_file_of_defaults_counts(tmp_path: Path, archive: Path) -> None:
+def test_the_spark_defaults_file_overrides_our_defaults(tmp_path: Path, archive: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.master  spark://nowhere:7077\n"
         "spark.master  local[1]\nspark.driver.memory=600m\nspark.log.level ERROR\nspark.ui.port 0\n"
         "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=3 -XX:SharedArchiveFile=/nowhere.jsa\n"
     )
-    found = _found(tmp_path, [sys.executable], {"SPARK_CONF_DIR": str(tmp_path)})
+    found = _run_program(tmp_path, [sys.executable], {"SPARK_CONF_DIR": str(tmp_path)})
     assert found["heap"] <= 600
     assert {k: found[k] for k in ("master", "name", "jit", "archive", "level")} == {
         "master": "local[1]",
@@ -141,10 +143,10 @@ def test_the_file_of_defaults_counts(tmp_path: Path, archive: Path) -> None:
     }
 
 
-def test_what_the_application_is_given_wins(tmp_path: Path, archive: Path) -> None:
+def test_settings_of_the_application_override_those_of_spark(tmp_path: Path, archive: Path) -> None:
     archive.unlink()
     arguments = "--master local[1] --driver-memory 600m --conf spark.log.level=ERROR --conf spark.ui.port=0 pyspark-shell"
-    found = _found(
+    found = _run_program(
         tmp_path,
         [sys.executable],
         {"PYSPARK_SUBMIT_ARGS": arguments},
@@ -153,4 +155,4 @@ def test_what_the_application_is_given_wins(tmp_path: Path, archive: Path) -> No
     )
     assert found["heap"] <= 600
     assert (found["master"], found["level"]) == ("local[3]", "WARN")
-    assert found["notes"].endswith(".classes")  # for an archive, since there is none
+    assert found["notes"].endswith(".classes")  # the list of classes for an archive, because there is none

@@ -1,4 +1,4 @@
-"""Wall-clock punctuation while nothing arrives."""
+"""Wall-clock punctuation without new records."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .topologies import ticking_copies
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-@pytest.mark.alone  # a micro-batch that takes longer than a second skips one
-def test_every_second_is_ten_times_in_ten_idle_seconds(apps: Apps) -> None:
+@pytest.mark.alone  # a micro-batch that takes longer than a second skips a punctuation
+def test_a_punctuation_every_second_fires_ten_times_in_ten_idle_seconds(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
 
     def ticks() -> dict[str, list[int]]:
@@ -31,7 +31,7 @@ def test_every_second_is_ten_times_in_ten_idle_seconds(apps: Apps) -> None:
         assert times == sorted(set(times))
 
 
-def test_a_paused_sub_topology_rests_after_a_restart(apps: Apps) -> None:
+def test_a_paused_sub_topology_is_not_punctuated_after_a_restart(apps: Apps) -> None:
     paused, active = apps.topic("paused", 1), apps.topic("active", 1)
     outputs = apps.topic("of-paused", 1), apps.topic("of-active", 1)
     topology = ticking_copies(1_000, dict(zip((paused, active), outputs)))

@@ -1,4 +1,4 @@
-"""Interactive queries: answers are committed state for every client, while the application runs and after its stop."""
+"""Interactive queries: every client gets committed state, while the application runs and after it has stopped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS = {
     **{f"versions-{engine}": "versioned" for engine in sorted(ENGINES)},
     **{f"visits-{engine}": "session" for engine in sorted(ENGINES)},
 }
-"""The stores of the application that most tests ask, and their kinds."""
+"""The stores of the application that most tests query, with their kinds."""
 
 
 def add_counts(builder: ms.StreamsBuilder, source: str, engines: Sequence[str]) -> None:
@@ -60,11 +60,11 @@ class Queried(NamedTuple):
     """An application with stores of all engines that has read everything.
 
     Attributes:
-        running: It.
+        running: The application.
         id: Its id.
-        home: Where its state is.
-        source: The topic of what is counted.
-        paused: A topic that only the store ``behind`` is made from.
+        home: Its state directory.
+        source: The topic whose records are counted.
+        paused: A topic that is counted only in the store ``behind``.
     """
 
     running: ms.RunningApplication
@@ -88,7 +88,7 @@ def queried(module_apps: Apps) -> Queried:
         builder.table(prices, key=ms.serdes.string, value=ms.serdes.string, store=versions)
     builder.stream(paused, key=ms.serdes.string, value=ms.serdes.string).group_by_key().count(store="behind")
     running = apps.start(builder.build(), page_port=0)
-    all_read(running, len(WORDS) + 3 * len(ENGINES))
+    await_records_read(running, len(WORDS) + 3 * len(ENGINES))
     return Queried(running, apps.id, apps.home, source, paused)
 
 
@@ -96,12 +96,12 @@ def produce_words(kafka: EmbeddedKafka, topic: str) -> None:
     kafka.produce(topic, [(word, "x", NOW + 10_000 * n) for n, word in enumerate(WORDS)])
 
 
-def all_read(running: ms.RunningApplication, count: int) -> None:
+def await_records_read(running: ms.RunningApplication, count: int) -> None:
     eventually(lambda: running.metrics()["read_records"] >= count, "the records to be read")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_kind_of_store_answers_from_all_its_tasks(queried: Queried, engine: str) -> None:
+def test_queries_of_every_kind_of_store_cover_all_tasks(queried: Queried, engine: str) -> None:
     running, source = queried.running, queried.source
     counts, minutes, visits = (
         running.store(f"{name}-{engine}") for name in ("counts", "by-minute", "visits")
@@ -111,7 +111,7 @@ def test_every_kind_of_store_answers_from_all_its_tasks(queried: Queried, engine
     assert counts.range("milk", "salt") == [("milk", 2), ("rice", 1), ("salt", 1)]
     assert counts.prefix_scan("t") == [("tea", 3)]
     assert (counts.get("tea"), counts.get("coffee")) == (3, None)
-    assert engine == "rocksdb" or counts.approximate_count() == 4  # RocksDB estimates it
+    assert engine == "rocksdb" or counts.approximate_count() == 4  # RocksDB only estimates it
     assert running.store(f"counts-{engine}", timestamps=True).get("milk") == (2, NOW + 50_000)
     start = NOW - NOW % 60_000
     assert sum(count for _, count in minutes.fetch("tea", start, start + 120_000)) == 3
@@ -125,7 +125,7 @@ def test_every_kind_of_store_answers_from_all_its_tasks(queried: Queried, engine
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_versioned_store_answers_as_of_a_time(queried: Queried, engine: str) -> None:
+def test_a_versioned_store_can_be_queried_as_of_a_time(queried: Queried, engine: str) -> None:
     store = queried.running.store(f"versions-{engine}")
     assert (store.get("tea").value, store.get("tea", NOW + 500).value) == ("2", "1")
     assert store.get("tea", NOW - 1) is None
@@ -136,7 +136,7 @@ def test_all_stores_are_listed_with_their_kinds(queried: Queried) -> None:
     assert queried.running.stores() == KINDS
 
 
-def test_what_cannot_be_answered_is_explained(queried: Queried, kafka: EmbeddedKafka) -> None:
+def test_the_error_for_a_failed_query_names_its_cause(queried: Queried, kafka: EmbeddedKafka) -> None:
     running = queried.running
     with pytest.raises(
         StoreError, match=r"no store 'prices'; its stores are: 'by-minute-lmdb', .*, 'behind'"
@@ -163,7 +163,7 @@ def _is_refused(store: ms.StoreReader[str, int]) -> bool:
     return False
 
 
-def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) -> None:
+def test_another_process_a_shell_and_a_browser_get_the_same_answers(queried: Queried) -> None:
     program = (
         "import sys, millstream as ms\n"
         "shop = ms.connect(sys.argv[1], sys.argv[2])\n"
@@ -171,9 +171,9 @@ def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) ->
         "print(shop.stores(), shop.status()['state'], counts.all(), visits.fetch('rice'), "
         "sorted({word for *_, word, _ in shop.read(sys.argv[3])}))"
     )
-    given = [queried.id, str(queried.home), queried.source]
+    program_arguments = [queried.id, str(queried.home), queried.source]
     shown = subprocess.run(
-        [sys.executable, "-c", program, *given], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *program_arguments], capture_output=True, text=True, check=True
     )
     visit = ms.Windowed("rice", NOW + 60_000, NOW + 60_000)
     stores = dict(queried.running.stores())
@@ -194,10 +194,10 @@ def test_another_process_a_shell_and_a_browser_get_the_same(queried: Queried) ->
     assert sum(answer["offsets"][queried.source].values()) == len(WORDS)
 
     address, _, token = address_of(queried.home / queried.id, queried.id).partition("/#")
-    question = {"store": "counts-lmdb", "method": "get", "arguments": ["tea"]}
-    assert _posted(f"{address}/api/store", question, token)["value"] == 3
+    request_body = {"store": "counts-lmdb", "method": "get", "arguments": ["tea"]}
+    assert _posted(f"{address}/api/store", request_body, token)["value"] == 3
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        _posted(f"{address}/api/store", question, "wrong")
+        _posted(f"{address}/api/store", request_body, "wrong")
 
 
 def _posted(url: str, body: object, token: str) -> dict[str, int]:
@@ -208,8 +208,8 @@ def _posted(url: str, body: object, token: str) -> dict[str, int]:
     return found
 
 
-def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -> None:
-    """One key in one partition: its count is the offset, at every moment, also across a restart, with every engine."""
+def test_answers_are_the_state_at_their_offsets_and_never_go_back(apps: Apps) -> None:
+    """There is one key in one partition, so its count always equals the offset, with every engine and across a restart."""
     source = apps.topic("in", 1)
     builder = ms.StreamsBuilder()
     grouped = builder.stream(source, key=ms.serdes.string).group_by_key()
@@ -230,9 +230,9 @@ def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -
             running = apps.start(
                 builder.build(), processing_guarantee="exactly_once", max_batch_records=1_000
             )
-            ask_all(running, answers, until=running.status().batch + 12)
+            query_all(running, answers, until=running.status().batch + 12)
             running.stop()
-            # A stopped application opens no files, which leaves LMDB to the next start.
+            # A stopped application opens no files, so the next start can use LMDB.
             with pytest.raises(StoreError, match=r"has ended; ms\.read_store"):
                 running.store("counts-lmdb").get("k")
     finally:
@@ -243,21 +243,23 @@ def test_an_answer_is_the_state_at_its_offsets_and_never_goes_back(apps: Apps) -
         assert len(set(offsets)) > 10
 
 
-def ask_all(running: ms.RunningApplication, answers: dict[str, list[int]], until: int) -> None:
-    """Ask the stores in turn until a micro-batch is committed; each answer has to be the state at its offsets."""
+def query_all(running: ms.RunningApplication, answers: dict[str, list[int]], until: int) -> None:
+    """Query the stores in turn until a micro-batch is committed; each answer must be the state at its offsets."""
     stores = {engine: running.store(f"counts-{engine}") for engine in answers}
     deadline = time.monotonic() + 120
     while running.status().batch < until:
         assert time.monotonic() < deadline
         for engine, store in stores.items():
             answer = store.answer("get", "k")
-            offset = next((offset for of in answer.offsets.values() for offset in of.values()), 0)
+            offset = next(
+                (offset for by_partition in answer.offsets.values() for offset in by_partition.values()), 0
+            )
             assert (answer.value or 0) == offset
             answers[engine].append(offset)
 
 
 def priced(apps: Apps, engine: str) -> tuple[ms.Topology, str, str]:
-    """Orders joined with a global table of prices; return the topology and the topics of orders and prices."""
+    """Join orders with a global table of prices; return the topology and the topics of orders and prices."""
     orders, prices = apps.topic("orders", 2), apps.topic("prices", 1)
     builder = ms.StreamsBuilder()
     table = builder.global_table(prices, store=ms.stores.options("prices", engine=engine))
@@ -269,7 +271,7 @@ def priced(apps: Apps, engine: str) -> tuple[ms.Topology, str, str]:
 
 
 @pytest.mark.parametrize("engine", sized(["lmdb"], ["lmdb", "rocksdb"]))
-def test_a_global_store_answers_at_its_offsets_and_never_goes_back(apps: Apps, engine: str) -> None:
+def test_answers_of_a_global_store_match_their_offsets_and_never_go_back(apps: Apps, engine: str) -> None:
     """The value of the price of tea is its offset, so each answer shows which records it includes."""
     topology, orders, prices = priced(apps, engine)
     answers: list[int] = []
@@ -287,8 +289,8 @@ def test_a_global_store_answers_at_its_offsets_and_never_goes_back(apps: Apps, e
     assert answers == sorted(answers)
 
 
-def is_seen(wanted: int, store: ms.StoreReader[str, int], topic: str, answers: list[int]) -> bool:
-    """Ask for the price of tea; the answer has to be the state at its offsets."""
+def is_seen(expected_price: int, store: ms.StoreReader[str, int], topic: str, answers: list[int]) -> bool:
+    """Query the price of tea; the answer must be the state at its offsets."""
     try:
         answer = store.answer("get", "tea")
     except StoreError:  # no task has run yet
@@ -297,17 +299,17 @@ def is_seen(wanted: int, store: ms.StoreReader[str, int], topic: str, answers: l
     position = answer.offsets[topic][0]
     assert price == ((position - 1) // 2 * 2 if position else -1)
     answers.append(price)
-    return price == wanted
+    return price == expected_price
 
 
-def test_a_global_store_that_no_node_reads_is_queried(apps: Apps) -> None:
+def test_a_global_store_that_no_node_reads_can_be_queried(apps: Apps) -> None:
     lines, countries, builder = apps.topic("in", 2), apps.topic("countries", 1), ms.StreamsBuilder()
     builder.stream(lines).group_by_key().count(store="counts")
     builder.global_table(countries, store="countries")
     apps.kafka.produce(countries, [("de", "Germany")])
     apps.kafka.produce(lines, [("k", "x")])
     running = apps.start(builder.build())
-    all_read(running, 1)
+    await_records_read(running, 1)
     assert running.store("countries").answer("get", "de").value == "Germany"
     with pytest.raises(
         StoreError, match=r"get\(\) of store 'countries': key must be a key of the serde 'string', not int 7"
@@ -317,16 +319,16 @@ def test_a_global_store_that_no_node_reads_is_queried(apps: Apps) -> None:
     assert (info["engine"], info["approximate_count"]) == ("lmdb", 1)
 
 
-def test_a_global_store_in_memory_is_not_queried(apps: Apps) -> None:
+def test_a_global_store_in_memory_cannot_be_queried(apps: Apps) -> None:
     topology, orders, _ = priced(apps, "memory")
     apps.kafka.produce(orders, [(None, "tea")])
     running = apps.start(topology)
-    all_read(running, 1)
+    await_records_read(running, 1)
     with pytest.raises(StoreError, match="engine 'memory' cannot be queried"):
         running.store("prices").get("tea")
 
 
-def test_a_checkpoint_is_read_without_the_application(apps: Apps) -> None:
+def test_stores_can_be_read_from_a_checkpoint_without_the_application(apps: Apps) -> None:
     source, builder = apps.topic("in", 3), ms.StreamsBuilder()
     produce_words(apps.kafka, source)
     add_counts(builder, source, ["lmdb"])
@@ -362,10 +364,10 @@ def count_keys(topics: Mapping[str, str]) -> ms.Topology:
 
 
 @pytest.mark.timeout(600)
-def test_no_answer_is_older_than_one_before_though_everything_is_killed(
+def test_no_answer_is_older_than_an_earlier_one_when_processes_are_killed(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Another process asks while the application is killed as a whole, or loses its Python workers, and starts again."""
+    """Another process queries the application, which loses its Python workers, or is killed and started again."""
     name = f"killed-{secrets.token_hex(3)}"
     topics = {"in": f"{name}-in", "out": f"{name}-out"}
     for topic in topics.values():
@@ -382,7 +384,7 @@ def test_no_answer_is_older_than_one_before_though_everything_is_killed(
     answers: list[int] = []
 
     def ask() -> bool:
-        """Ask once: the count must equal its offset, and never be older than an earlier one."""
+        """Query once: the count must equal its offset and must not be older than an earlier one."""
         kafka.produce(topics["in"], [("k", b"x")] * 200)
         try:
             answer = store.answer("get", "k")

@@ -1,6 +1,6 @@
-"""Queries of an application whose executors are on two hosts: each answer is the state at its position, also when a host is lost.
+"""Queries of an application with executors on two hosts: each answer is the state at its offsets, also when a host is lost.
 
-The stores are kept by different engines.
+The stores use different engines.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ ms.Application("across-hosts", builder.build(), **settings).run()
 """
 
 
-class Counting:
-    """The application, what is counted, and what has to be answered."""
+class CountingApplication:
+    """The application, its input, and the expected answers."""
 
     def __init__(self, kafka: EmbeddedKafka, cluster: ClusterOfHosts) -> None:
         self.kafka, self.cluster = kafka, cluster
@@ -75,13 +75,13 @@ class Counting:
         self._newest: Counter[str] = Counter()
 
     def produce(self, count: int) -> None:
-        """Produce records, the words in turn, a second apart."""
+        """Produce records one second apart, with the words in turn."""
         numbers = range(self.produced, self.produced + count)
         self.kafka.produce(SOURCE, [(WORDS[n % len(WORDS)], "x", NOW + 1_000 * n) for n in numbers])
         self.produced += count
 
     def read_all(self) -> bool:
-        """Return whether everything was processed; fail if the program has ended."""
+        """Return whether all records were processed; fail if the program has ended."""
         if not self.program.runs:
             pytest.fail(f"the program ended: {self.program.log.read_text()[-6000:]}")
         try:
@@ -105,7 +105,7 @@ class Counting:
         return next(worker for n, worker in enumerate(self.cluster.workers) if self.cluster.host(n) == host)
 
     def check_positions(self) -> int:
-        """Ask for every key; an answer has to be the count at its offsets, and not older than one before. Return how many answered."""
+        """Query every key and return the number of answers, which must be the counts at their offsets and never go back."""
         records = self.kafka.consume(SOURCE)
         answered = 0
         for word in WORDS:
@@ -128,23 +128,25 @@ class Counting:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfHosts]:
     home = tmp_path_factory.mktemp("hosts")
-    with ClusterOfHosts(home, home / "state" / APPLICATION / "tasks") as made:
-        yield made
+    with ClusterOfHosts(home, home / "state" / APPLICATION / "tasks") as cluster_of_hosts:
+        yield cluster_of_hosts
 
 
 @pytest.mark.soak
-def test_queries_reach_the_copies_of_other_hosts(kafka: EmbeddedKafka, cluster: ClusterOfHosts) -> None:
-    counting = Counting(kafka, cluster)
+def test_queries_reach_local_copies_on_other_hosts_also_after_a_host_is_lost(
+    kafka: EmbeddedKafka, cluster: ClusterOfHosts
+) -> None:
+    counting = CountingApplication(kafka, cluster)
     try:
         eventually(counting.read_all, "the records to be read", within_s=360)
         check_all_methods(counting)
         assert counting.hosts() == {"host-0", "host-1"}
         assert counting.check_positions() == len(WORDS)
-        lost = counting.application.status()["placed"]["0_0"].partition("/")[0]
-        counting.worker_on(lost).kill()
+        lost_host = counting.application.status()["placed"]["0_0"].partition("/")[0]
+        counting.worker_on(lost_host).kill()
         cluster.add_worker()
         eventually(
-            lambda: counting.check_positions() == len(WORDS) and lost not in counting.hosts(),
+            lambda: counting.check_positions() == len(WORDS) and lost_host not in counting.hosts(),
             "all keys after a host was lost",
             within_s=200,
         )
@@ -157,8 +159,8 @@ def test_queries_reach_the_copies_of_other_hosts(kafka: EmbeddedKafka, cluster: 
         counting.program.kill()
 
 
-def check_all_methods(counting: Counting) -> None:
-    """Compare what every kind of query returns with plain Python."""
+def check_all_methods(counting: CountingApplication) -> None:
+    """Compare the results of every kind of query with those of plain Python."""
     counts, minutes, visits = map(counting.application.store, STORES)
     words = [WORDS[n % len(WORDS)] for n in range(counting.produced)]
     expected = sorted(Counter(words).items())

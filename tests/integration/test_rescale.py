@@ -1,4 +1,4 @@
-"""More and fewer Spark partitions for an application that has state: every count goes on where it was."""
+"""More or fewer Spark partitions for an application with state: every count continues from its value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 class WordCount:
-    """An application, the words it was given, and the number of partitions of its state."""
+    """A word count application, the expected counts, and its checkpoint."""
 
     def __init__(self, apps: Apps) -> None:
         self.apps = apps
@@ -52,7 +52,7 @@ class WordCount:
         self.apps.kafka.produce(self.lines, [(None, word) for word in words])
         return self.apps.run(self.topology, **settings).metrics()["restored_changes"]
 
-    def is_right(self) -> bool:
+    def has_expected_counts(self) -> bool:
         found = {r.key.decode(): int.from_bytes(r.value, "big") for r in self.apps.kafka.consume(self.counts)}
         written = sum(self.apps.kafka.end_offsets(self.counts).values())
         return found == dict(self.expected) and written == sum(self.expected.values())
@@ -69,7 +69,9 @@ def counting(apps: Apps) -> WordCount:
     return WordCount(apps)
 
 
-def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount, spark: SparkSession) -> None:
+def test_rescaling_from_four_to_eight_to_three_partitions_loses_nothing(
+    counting: WordCount, spark: SparkSession
+) -> None:
     counting.run(shuffle_partitions=4)
     assert counting.progress().shuffle_partitions == 4
     assert counting.rescale("--partitions", "8", "--dry-run")[0] == 0
@@ -78,8 +80,8 @@ def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount,
         code, output = counting.rescale("--partitions", str(partitions))
         assert (code, "Done in" in output) == (0, True), output
         assert counting.progress().shuffle_partitions == partitions
-        restored = counting.run()  # the setting is not given: the checkpoint's number stays
-        assert (counting.is_right(), restored) == (True, 0)
+        restored = counting.run()  # without the setting, the number of the checkpoint is kept
+        assert (counting.has_expected_counts(), restored) == (True, 0)
     remote = HadoopFiles(spark, counting.checkpoint.as_uri())  # as for HDFS or S3
     assert progress_of(remote) == counting.progress()
     assert counting.rescale("--partitions", "3") == (
@@ -92,7 +94,9 @@ def test_four_then_eight_then_three_partitions_without_loss(counting: WordCount,
 
 
 @pytest.mark.soak
-def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_with_another_partition_count_fails_keeps_it_or_moves_the_state(
+    counting: WordCount, caplog: pytest.LogCaptureFixture
+) -> None:
     counting.run(shuffle_partitions=2)
     with pytest.raises(SettingsError, match=r"has 2 shuffle partitions, but shuffle_partitions=3"):
         counting.apps.run(counting.topology, shuffle_partitions=3, on_changed_shuffle_partitions="fail")
@@ -101,10 +105,10 @@ def test_a_start_with_another_number(counting: WordCount, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING, "millstream.application"):
         counting.run(shuffle_partitions=3)
     assert "moved the state of the checkpoint to 3 partitions" in caplog.text
-    assert (counting.progress().shuffle_partitions, counting.is_right()) == (3, True)
+    assert (counting.progress().shuffle_partitions, counting.has_expected_counts()) == (3, True)
 
 
-def test_an_interrupted_micro_batch_is_completed_first(counting: WordCount) -> None:
+def test_an_interrupted_micro_batch_is_completed_before_rescaling(counting: WordCount) -> None:
     counting.run(shuffle_partitions=2)
     forget_last_commit(counting)
     code, output = counting.rescale("--partitions", "3")
@@ -113,7 +117,7 @@ def test_an_interrupted_micro_batch_is_completed_first(counting: WordCount) -> N
     running = counting.apps.start(counting.topology, shuffle_partitions=3)
     assert (
         counting.progress().shuffle_partitions == 3
-    )  # completed, moved, and started again, all in one start
+    )  # one start completes the micro-batch, moves the state, and runs
     with pytest.raises(ApplicationRunningError, match=r"process \d+ on .* \(running\)"):
         counting.apps.start(counting.topology)
     code, output = counting.rescale("--partitions", "2")
@@ -125,7 +129,7 @@ def test_an_interrupted_micro_batch_is_completed_first(counting: WordCount) -> N
 
 
 @pytest.mark.soak
-def test_a_rescale_that_was_cut_off_is_done_again(counting: WordCount) -> None:
+def test_an_interrupted_rescale_is_completed_by_the_next_start(counting: WordCount) -> None:
     counting.run(shuffle_partitions=2)
     counting.rescale("--partitions", "4")
     forget_last_commit(counting)
@@ -134,11 +138,11 @@ def test_a_rescale_that_was_cut_off_is_done_again(counting: WordCount) -> None:
     assert (code, "was interrupted" in output) == (1, True)
     counting.run()
     assert not counting.progress().rescaling
-    assert (counting.progress().shuffle_partitions, counting.is_right()) == (4, True)
+    assert (counting.progress().shuffle_partitions, counting.has_expected_counts()) == (4, True)
 
 
 def forget_last_commit(counting: WordCount) -> None:
-    """Change the checkpoint to its state after a crash before the commit."""
+    """Put the checkpoint into its state after a crash just before the last commit."""
     last = counting.checkpoint / "commits" / str(counting.progress().batch)
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)

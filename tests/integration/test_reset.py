@@ -1,4 +1,4 @@
-"""`millstream reset` on a real broker: what it shows, what it leaves, and where the next start begins."""
+"""`millstream reset` on a real broker: its output, what it deletes and keeps, and where the next start begins."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def reset(apps: Apps, *options: str, answer: str = "") -> tuple[int, str]:
 
 
 def rows(output: str) -> dict[int, tuple[str, str]]:
-    """Return the columns of the table for each partition: processed up to, begins at."""
+    """Return two columns of the printed table for each partition: processed up to, begins at."""
     cells = [line.split() for line in output.splitlines() if line.startswith("  ")]
     return {int(c[1]): (c[2], c[3]) for c in cells if len(c) >= 4 and c[1].isdigit()}
 
 
 @pytest.mark.spark
-def test_shows_asks_and_begins_again_with_empty_stores(apps: Apps) -> None:
+def test_a_reset_asks_for_confirmation_and_empties_the_stores(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
     topology = key_count(source, sink)
     apps.kafka.produce(source, [("a", "x")] * 3, partition=0)
@@ -61,7 +61,7 @@ def test_shows_asks_and_begins_again_with_empty_stores(apps: Apps) -> None:
 
 
 @pytest.mark.spark
-def test_is_refused_while_the_application_runs(apps: Apps) -> None:
+def test_a_reset_is_refused_while_the_application_runs(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     running = apps.start(key_count(source, sink))
     code, output = reset(apps, "--yes")
@@ -71,7 +71,7 @@ def test_is_refused_while_the_application_runs(apps: Apps) -> None:
 
 
 @pytest.mark.spark
-def test_the_mark_is_believed_once(apps: Apps) -> None:
+def test_the_mark_of_a_reset_is_valid_for_one_start(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     topology = key_count(source, sink)
     apps.kafka.produce(source, [("a", "x")] * 3)
@@ -88,7 +88,7 @@ def test_the_mark_is_believed_once(apps: Apps) -> None:
 
 
 @pytest.mark.spark
-def test_internal_topics_go_and_come_back(apps: Apps) -> None:
+def test_internal_topics_are_deleted_and_created_again(apps: Apps) -> None:
     people, sink = apps.topic("people", 1), apps.topic("out", 1)
     topology = people_per_region(people, sink)
     apps.kafka.produce(people, [("ann", "north"), ("bob", "south"), ("cy", "north")])
@@ -96,7 +96,7 @@ def test_internal_topics_go_and_come_back(apps: Apps) -> None:
     internal = f"{apps.id}-per-region-repartition"
     other = f"{apps.id}-two-x-repartition"
     apps.kafka.create_topic(other, 1)
-    commit_something(apps, f"{apps.id}-two", people)
+    commit_an_offset(apps, f"{apps.id}-two", people)
     code, output = reset(apps, "--yes")
     assert code == 0, output
     assert f"internal topic  {internal} (1 partition)" in output
@@ -108,7 +108,7 @@ def test_internal_topics_go_and_come_back(apps: Apps) -> None:
 
 
 @pytest.mark.spark
-def test_only_one_of_two_topics(apps: Apps) -> None:
+def test_one_of_two_input_topics_can_be_reset(apps: Apps) -> None:
     left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
     builder = ms.StreamsBuilder()
     builder.stream([left, right]).group_by_key().count(store="both").to_stream().to(
@@ -126,7 +126,7 @@ def test_only_one_of_two_topics(apps: Apps) -> None:
 
 
 @pytest.mark.spark
-def test_an_application_without_a_checkpoint(apps: Apps) -> None:
+def test_an_application_without_a_checkpoint_can_be_reset(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("a", f"{i}", 1_000 * (i + 1)) for i in range(4)])
     code, output = reset(apps, "--yes")
@@ -141,31 +141,31 @@ def test_an_application_without_a_checkpoint(apps: Apps) -> None:
     assert "(begins at 0)" in output
 
 
-class TestWhatCannotBe:
-    def test_two_positions_to_begin(self, apps_without_spark: Apps) -> None:
+class TestRefusedOptions:
+    def test_two_start_positions_are_refused(self, apps_without_spark: Apps) -> None:
         code, output = reset(apps_without_spark, "--to-latest", "--shift-by", "1")
         assert (code, "exclude each other" in output) == (1, True)
 
-    def test_a_topic_that_does_not_exist(self, apps_without_spark: Apps) -> None:
+    def test_a_topic_that_does_not_exist_is_refused(self, apps_without_spark: Apps) -> None:
         code, output = reset(apps_without_spark, "--input-topic", "nowhere", "--to-latest")
         assert (code, "topic 'nowhere' does not exist on the broker" in output) == (1, True)
 
-    def test_a_shift_from_nowhere(self, apps_without_spark: Apps) -> None:
+    def test_a_shift_without_a_committed_offset_is_refused(self, apps_without_spark: Apps) -> None:
         source = apps_without_spark.topic("in", 1)
         code, output = reset(apps_without_spark, "--input-topic", source, "--shift-by", "5")
         assert (code, "cannot be shifted" in output) == (1, True)
 
-    def test_an_internal_topic_of_somebody_else(self, apps_without_spark: Apps) -> None:
+    def test_an_internal_topic_of_another_application_is_refused(self, apps_without_spark: Apps) -> None:
         source = apps_without_spark.topic("in", 1)
         code, output = reset(apps_without_spark, "--input-topic", source, "--internal-topic", source)
         assert (code, "is not an internal topic of this application" in output) == (1, True)
 
-    def test_a_file_that_is_not_there(self, apps_without_spark: Apps) -> None:
+    def test_a_missing_file_is_refused(self, apps_without_spark: Apps) -> None:
         code, output = reset(apps_without_spark, "--from-file", "/nowhere/offsets.csv")
         assert (code, "'/nowhere/offsets.csv' cannot be read" in output) == (1, True)
 
 
-def test_offsets_from_a_file(apps_without_spark: Apps, tmp_path: Path) -> None:
+def test_offsets_are_read_from_a_file(apps_without_spark: Apps, tmp_path: Path) -> None:
     source = apps_without_spark.topic("in", 2)
     apps_without_spark.kafka.produce(source, [("a", "x")] * 5, partition=1)
     file = tmp_path / "offsets.csv"
@@ -179,7 +179,7 @@ def lose_checkpoint(apps: Apps) -> None:
     shutil.rmtree(apps.home / apps.id / "checkpoint")
 
 
-def commit_something(apps: Apps, group: str, topic: str) -> None:
+def commit_an_offset(apps: Apps, group: str, topic: str) -> None:
     broker = Broker({"bootstrap.servers": apps.kafka.bootstrap_servers}, group)
     broker.commit({ms.TopicPartition(topic, 0): 0})
     eventually(lambda: group in broker.groups(), f"the group {group}")

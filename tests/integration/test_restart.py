@@ -1,6 +1,6 @@
-"""Stopped in good order, or suspended, and started again: it goes on where it was, and sends nothing twice.
+"""An application that is stopped or suspended continues where it was, without sending anything twice.
 
-What happens when it is killed instead is in test_crashes.py.
+Kills are tested in test_crashes.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def program_of(apps: Apps, home: Path, **spark: str) -> tuple[CrashedProgram, To
     return CrashedProgram(home, Job(apps.id, WORD_COUNT.topology, topics, settings)), topics
 
 
-def test_stopped_by_sigterm_goes_on_where_it_was(apps: Apps, tmp_path: Path) -> None:
+def test_an_application_stopped_by_sigterm_continues_where_it_was(apps: Apps, tmp_path: Path) -> None:
     kafka: EmbeddedKafka = apps.kafka
     program, topics = program_of(apps, tmp_path)
     first, second = WORD_COUNT.workload(3_000, 1), WORD_COUNT.workload(300, 2)
@@ -65,12 +65,14 @@ def test_stopped_by_sigterm_goes_on_where_it_was(apps: Apps, tmp_path: Path) -> 
     expected = WORD_COUNT.oracle(kafka.consume(topics.input))
     assert before < written(kafka, topics.output)
     seen = journals_of(kafka.consume(topics.output), WORD_COUNT.key, WORD_COUNT.value)
-    assert not check_journals(expected.journals, seen).breaks("exactly_once")  # it stopped between batches
+    assert not check_journals(expected.journals, seen).breaks(
+        "exactly_once"
+    )  # it stopped between micro-batches
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_goes_on_after_a_suspension_that_is_longer_than_the_timeout_of_sparks_heartbeats(
+def test_an_application_continues_after_a_suspension_longer_than_sparks_heartbeat_timeout(
     apps: Apps, tmp_path: Path
 ) -> None:
     program, topics = program_of(apps, tmp_path, **IMPATIENT_SPARK)
@@ -93,14 +95,14 @@ def await_all_results(kafka: EmbeddedKafka, topics: Topics) -> None:
 
 
 def suspend(program: CrashedProgram, seconds: float) -> None:
-    """Stop all processes of a program for longer than Spark's timeout; only time can pass it."""
+    """Suspend all processes of a program for some seconds."""
     processes = program.family()
     signalled(processes, signal.SIGSTOP)
-    time.sleep(seconds)  # Spark measures its timeout by the clock, and stopped processes have no events
+    time.sleep(seconds)  # Spark's timeout is in real time, and suspended processes have no events
     signalled(processes, signal.SIGCONT)
 
 
-def test_leaves_no_connection_to_the_broker_behind(apps: Apps) -> None:
+def test_a_stopped_application_leaves_no_connection_to_the_broker(apps: Apps) -> None:
     topology = ticking_copies(1_000, {apps.topic("in"): apps.topic("out")})
     before = connections(apps.kafka)
     with apps.start(topology):
@@ -116,7 +118,7 @@ def connections(kafka: EmbeddedKafka) -> int:
 
 
 @pytest.mark.parametrize("begun", ["driver", "worker"])
-def test_a_jvm_that_is_killed_during_the_start_is_named(
+def test_the_error_names_the_jvm_if_it_is_killed_during_the_start(
     apps: Apps, tmp_path: Path, begun: Literal["driver", "worker"]
 ) -> None:
     program, _ = program_of(apps, tmp_path)

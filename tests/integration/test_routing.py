@@ -1,4 +1,4 @@
-"""How records reach tasks stays as the checkpoint knows it: what would bring keys to other tasks than their counts is refused."""
+"""The routing of records to tasks must match the checkpoint: changes that would separate keys from their state are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def parity(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]
 
 def halves(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
     every = [(TopicPartition(t, p), p < n / 2) for t, n in partitions.items() for p in range(n)]
-    return [frozenset(partition for partition, first in every if first is wanted) for wanted in (True, False)]
+    return [
+        frozenset(partition for partition, first in every if first is in_first_half)
+        for in_first_half in (True, False)
+    ]
 
 
 def halves_of_four(partitions: Mapping[str, int]) -> Sequence[frozenset[TopicPartition]]:
@@ -51,13 +54,13 @@ def counts(apps: Apps, sink: str) -> set[int]:
     return set(latest(apps.kafka.consume(sink), ms.serdes.int64).values())
 
 
-def refused(apps: Apps, topology: ms.Topology, message: str) -> None:
-    """Check that the topology is refused with this checkpoint, which can then be continued."""
+def check_refused(apps: Apps, topology: ms.Topology, message: str) -> None:
+    """Check that a run of the topology with this checkpoint is refused."""
     with pytest.raises(IncompatibleTopologyError, match=message):
         apps.run(topology)
 
 
-def test_a_repartition_in_front_of_counts_comes_changes_or_goes(apps: Apps) -> None:
+def test_adding_changing_or_removing_a_repartition_before_a_count_is_refused(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [(key, "v") for key in KEYS])
     apps.run(counting(source, sink))
@@ -65,22 +68,22 @@ def test_a_repartition_in_front_of_counts_comes_changes_or_goes(apps: Apps) -> N
     message = (
         rf"store 'c'.*'{source}' by its 1 partitions and would come from .*wide-repartition' by key over 8"
     )
-    refused(apps, counting(source, sink, wide=8), message)
+    check_refused(apps, counting(source, sink, wide=8), message)
     apps.run(counting(source, sink))
     assert counts(apps, sink) == {2}
 
     other = Apps(apps.kafka, f"{apps.id}-wide", apps.home)
     sink = other.topic("out", 1)
     other.run(counting(source, sink, wide=8))
-    refused(other, counting(source, sink, wide=4), "had 8 partitions and would have 4")
-    refused(other, counting(source, sink), "by key over 8 .* by its 1 partitions")
+    check_refused(other, counting(source, sink, wide=4), "had 8 partitions and would have 4")
+    check_refused(other, counting(source, sink), "by key over 8 .* by its 1 partitions")
     other.kafka.produce(source, [(key, "v") for key in KEYS])
     other.run(counting(source, sink, wide=8))
     assert counts(other, sink) == {3}
     assert "routing" in planned(other)
 
 
-def test_another_grouper_and_a_topic_that_grows_under_one(apps: Apps) -> None:
+def test_a_grouper_that_moves_partitions_to_other_tasks_is_refused(apps: Apps) -> None:
     source, sink = apps.topic("in", 4), apps.topic("out", 1)
     topology = key_count(source, sink)
     apps.kafka.produce(source, [(key, "v") for key in KEYS])
@@ -96,8 +99,11 @@ def test_another_grouper_and_a_topic_that_grows_under_one(apps: Apps) -> None:
         with pytest.raises(IncompatibleTopologyError, match=rf"of '{source}' was in task"):
             apps.run(topology, partition_grouper=grouper)
 
-    was = {record.key: record.partition for record in apps.kafka.consume(source)}
-    for key, partition in was.items():  # where they were: a producer may choose any partition
+    partition_of_key = {record.key: record.partition for record in apps.kafka.consume(source)}
+    for (
+        key,
+        partition,
+    ) in partition_of_key.items():  # to the same partitions as before: a producer may choose any
         apps.kafka.produce(source, [(key, "v")], partition=partition)
     apps.kafka.produce(source, [("new", "v"), ("new", "v")], partition=5)
     apps.run(topology, partition_grouper=halves_of_four)
@@ -105,7 +111,7 @@ def test_another_grouper_and_a_topic_that_grows_under_one(apps: Apps) -> None:
     assert planned(apps)["routing"]["routes"] == {source: [[0, 0, 1, 1, 1, 1], "producer"]}
 
 
-def test_records_that_tasks_hold_are_not_left_behind(apps: Apps) -> None:
+def test_an_edit_that_would_lose_buffered_records_is_refused(apps: Apps) -> None:
     left, right, sink = apps.topic("left", 1), apps.topic("right", 1), apps.topic("out", 1)
     both = meeting(left, right, sink)
     apps.kafka.produce(left, [("a", "v"), ("b", "v")])

@@ -1,4 +1,4 @@
-"""Serdes with a real registry, on Spark: what other clients write is read, and what is written they read."""
+"""Serdes with a real schema registry on Spark: they read the records of other clients, and other clients read theirs."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
         yield running
 
 
-def client_writes(registry: Apicurio, schema: Any, topic: str, value: Any) -> bytes:
-    """Serialise as any client of Confluent's does."""
+def serialized_by_client(registry: Apicurio, schema: Any, topic: str, value: Any) -> bytes:
+    """Serialise as Confluent's clients do."""
     serializer = AvroSerializer(registry.client(), json.dumps(schema))
     data = serializer(value, SerializationContext(topic, MessageField.VALUE))
     assert data is not None
     return data
 
 
-def client_reads(registry: Apicurio, data: bytes | None) -> Any:
+def deserialized_by_client(registry: Apicurio, data: bytes | None) -> Any:
     return AvroDeserializer(registry.client())(data, SerializationContext("any", MessageField.VALUE))
 
 
@@ -73,18 +73,20 @@ def topology(registry: Apicurio, source: str, sink: str) -> ms.Topology:
     return builder.build()
 
 
-def test_versions_of_a_producer_are_read_and_results_are_for_every_client(
+def test_all_schema_versions_are_read_and_other_clients_read_the_results(
     apps: Apps, registry: Apicurio
 ) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
-    old = [client_writes(registry, ORDER, source, {"id": "a", "cents": n}) for n in (100, 250)]
-    new = client_writes(registry, NEXT, source, {"id": "b", "cents": 7, "currency": "USD"})
+    old = [serialized_by_client(registry, ORDER, source, {"id": "a", "cents": n}) for n in (100, 250)]
+    new = serialized_by_client(registry, NEXT, source, {"id": "b", "cents": 7, "currency": "USD"})
     apps.kafka.produce(source, [("x", old[0]), ("x", old[1]), ("y", new)])
     apps.run(topology(registry, source, sink))
     apps.kafka.produce(source, [("y", old[0])])
-    apps.run(topology(registry, source, sink))  # another run: what the store has is read with the registry
+    apps.run(
+        topology(registry, source, sink)
+    )  # the second run reads the contents of the store with the registry
     found = {
-        key: client_reads(registry, value)
+        key: deserialized_by_client(registry, value)
         for key, value in latest(apps.kafka.consume(sink), ms.serdes.bytes).items()
     }
     assert found == {"x": {"cents": 350, "orders": 2}, "y": {"cents": 107, "orders": 2}}
@@ -111,10 +113,10 @@ def test_an_incompatible_schema_is_refused(registry: Apicurio) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"timeout": 1}, {}], ids=["timeout-set", "timeout-of-ours"])
-def test_a_registry_that_does_not_answer_costs_no_record(
+def test_no_record_is_lost_while_the_registry_does_not_answer(
     registry: Apicurio, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    data = client_writes(registry, ORDER, "paused", {"id": "a", "cents": 1})
+    data = serialized_by_client(registry, ORDER, "paused", {"id": "a", "cents": 1})
     builder = ms.StreamsBuilder()
     orders = ms.serdes.avro(Order, registry={"url": registry.url, "max.retries": 0, **settings})
     builder.stream("paused", value=orders).map_values(lambda order: str(order.cents)).to("out")
@@ -137,9 +139,11 @@ def test_a_registry_that_does_not_answer_costs_no_record(
 
 
 @pytest.mark.soak
-def test_in_somebody_elses_query(apps: Apps, registry: Apicurio, spark: SparkSession) -> None:
+def test_registry_serdes_work_in_a_query_of_the_user(
+    apps: Apps, registry: Apicurio, spark: SparkSession
+) -> None:
     source, sink = apps.topic("in"), apps.topic("out")
-    data = client_writes(registry, ORDER, source, {"id": "a", "cents": 42})
+    data = serialized_by_client(registry, ORDER, source, {"id": "a", "cents": 42})
     apps.kafka.produce(source, [("x", data)])
     stream = ms.spark.read_kafka(spark, source, bootstrap_servers=apps.kafka.bootstrap_servers)
     results = ms.spark.transform(
@@ -153,4 +157,6 @@ def test_in_somebody_elses_query(apps: Apps, registry: Apicurio, spark: SparkSes
         .start()
     )
     assert query.awaitTermination(240)
-    assert [client_reads(registry, bytes(row.value)) for row in rows] == [{"cents": 42, "orders": 1}]
+    assert [deserialized_by_client(registry, bytes(row.value)) for row in rows] == [
+        {"cents": 42, "orders": 1}
+    ]

@@ -1,4 +1,4 @@
-"""Two drivers of one application under at least once, without standby: on any hosts, only one of them runs."""
+"""Two drivers of one application under at least once, without standby: only one of them runs, on any hosts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .topologies import counts_in_kafka
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-def of(topics: Topics) -> Topology:
+def topology_of(topics: Topics) -> Topology:
     return counts_in_kafka(topics.input, topics.output)
 
 
-def program(apps: Apps, home: Path, source: str, sink: str) -> CrashedProgram:
-    """Start a driver as if on a host of its own: a program with its own state directory."""
+def start_driver(apps: Apps, home: Path, source: str, sink: str) -> CrashedProgram:
+    """Start a driver as if on its own host: in a program with its own state directory."""
     home.mkdir()
     settings = {
         "bootstrap_servers": apps.kafka.bootstrap_servers,
@@ -40,12 +40,14 @@ def program(apps: Apps, home: Path, source: str, sink: str) -> CrashedProgram:
         "statestore_cache_max_bytes": 0,
         "spark": {"spark.ui.enabled": "false"},
     }
-    started = CrashedProgram(home, Job(apps.id, of, Topics(source, sink, "ask", "contents"), settings))
+    started = CrashedProgram(
+        home, Job(apps.id, topology_of, Topics(source, sink, "ask", "contents"), settings)
+    )
     started.start()
     return started
 
 
-def test_a_second_driver_is_refused_while_the_first_one_lives(apps: Apps, tmp_path: Path) -> None:
+def test_a_second_driver_is_refused_while_the_first_one_runs(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
     topology = counts_in_kafka(source, sink)
     running = apps.start(topology)
@@ -58,7 +60,7 @@ def test_a_second_driver_is_refused_while_the_first_one_lives(apps: Apps, tmp_pa
     eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the first to go on as if nothing had been")
     running.stop()
     apps.kafka.produce(source, [(None, "a b")] * 20)
-    with second.start():  # the first has left
+    with second.start():  # the first has left the group
         expected = list(range(1, 41))
         eventually(
             lambda: values_by_key(committed_records(apps.kafka, sink), ms.serdes.int64)["a"] == expected,
@@ -67,11 +69,11 @@ def test_a_second_driver_is_refused_while_the_first_one_lives(apps: Apps, tmp_pa
 
 
 @pytest.mark.parametrize("same_machine", sized([True], [True, False]))
-def test_a_driver_follows_one_that_was_killed(
+def test_a_new_driver_replaces_one_that_was_killed(
     apps: Apps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_machine: bool
 ) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
-    first = program(apps, tmp_path / "first", source, sink)
+    first = start_driver(apps, tmp_path / "first", source, sink)
     try:
         apps.kafka.produce(source, [(None, "a b")] * 20)
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the first to process all", within_s=120)
@@ -87,10 +89,12 @@ def test_a_driver_follows_one_that_was_killed(
 
 
 @pytest.mark.soak
-def test_of_two_drivers_that_start_together_one_goes_on(apps_without_spark: Apps, tmp_path: Path) -> None:
+def test_only_one_of_two_drivers_that_start_together_continues(
+    apps_without_spark: Apps, tmp_path: Path
+) -> None:
     apps = apps_without_spark
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
-    programs = [program(apps, tmp_path / name, source, sink) for name in ("first", "second")]
+    programs = [start_driver(apps, tmp_path / name, source, sink) for name in ("first", "second")]
     try:
         eventually(
             lambda: any(each.exit_code() is not None for each in programs), "one of them to end", within_s=120

@@ -1,4 +1,4 @@
-"""Access to a running application: every socket of its processes is tried as another user."""
+"""Protection of a running application: another user tries its sockets, command lines and files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ app = ms.Application(
 app.run()
 """
 
-ASKS = """
+CONNECTION_ATTEMPTS = """
 import json
 import socket
 import sys
@@ -114,7 +114,7 @@ def running(kafka: EmbeddedKafka, home: Path) -> Iterator[psutil.Process]:
     program = apps.home / "program.py"
     program.write_text(PROGRAM)
     arguments = [apps.kafka.bootstrap_servers, apps.id, source, sink, str(apps.home / "state")]
-    before = os.umask(0)  # what others may reach must not depend on it
+    previous_umask = os.umask(0)  # access by other users must not depend on the umask
     try:
         process = subprocess.Popen(
             [sys.executable, str(program), *arguments],
@@ -127,7 +127,7 @@ def running(kafka: EmbeddedKafka, home: Path) -> Iterator[psutil.Process]:
             stderr=subprocess.STDOUT,
         )
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
     try:
         eventually(
             lambda: process.poll() is not None or written(apps.kafka, sink) == 1, "a result", within_s=200
@@ -177,7 +177,7 @@ def application_directory(home: Path) -> Path:
 
 
 def secrets_of(home: Path) -> set[str]:
-    """Return what no other user may see: the client's secret, the key of the control socket, the token of the page."""
+    """Return all secrets: the client's password, the key of the control socket, and the token of the page."""
     directory = application_directory(home)
     key = json.loads((directory / "control.json").read_text())["key"]
     token = (directory / "page.url").read_text().strip().partition("#")[2]
@@ -201,26 +201,26 @@ def as_nobody(program: str, *arguments: str) -> str:
     return ended.stdout
 
 
-def test_another_user_can_reach_nothing_and_no_host_can(running: psutil.Process, home: Path) -> None:
+def test_sockets_are_local_and_reveal_no_secret_to_another_user(running: psutil.Process, home: Path) -> None:
     ports = listening_ports(running)
     paths = listening_paths(running)
     assert ports
     assert paths
     assert {host.removeprefix("::ffff:") for host, _ in ports} == {"127.0.0.1"}
-    heard = json.loads(as_nobody(ASKS, json.dumps([sorted(ports), sorted(paths)])))
+    heard = json.loads(as_nobody(CONNECTION_ATTEMPTS, json.dumps([sorted(ports), sorted(paths)])))
     assert {heard[path] for path in paths} == {"PermissionError"}
     hidden = secrets_of(home)
     assert not [where for where, answer in heard.items() if any(secret in answer for secret in hidden)]
 
 
-def test_no_command_line_has_a_secret(running: psutil.Process, home: Path) -> None:
+def test_no_command_line_contains_a_secret(running: psutil.Process, home: Path) -> None:
     """Every user can read the command lines of all processes."""
     lines = json.loads(as_nobody(COMMAND_LINES, *(str(member.pid) for member in family(running))))
     assert any("SparkSubmit" in line for line in lines)
     assert not [line for line in lines if any(secret in line for secret in secrets_of(home))]
 
 
-def test_another_user_can_read_none_of_its_files(running: psutil.Process, home: Path) -> None:
+def test_another_user_cannot_read_the_files_of_the_application(running: psutil.Process, home: Path) -> None:
     directory = application_directory(home)
     assert [stat.S_IMODE((directory / name).stat().st_mode) for name in ("control.json", "page.url")] == [
         0o600,

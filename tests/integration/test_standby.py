@@ -1,4 +1,4 @@
-"""Several drivers of one application: one runs it, and another one goes on when that dies, ends or stands still."""
+"""Several drivers of one application: one runs it, and another one takes over when the first is killed or suspended."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 log = logging.getLogger(__name__)
 
 
-def of(topics: Topics) -> Topology:
+def topology_of(topics: Topics) -> Topology:
     return counts_in_kafka(topics.input, topics.output)
 
 
-def in_checkpoint(topics: Topics) -> Topology:
+def topology_with_state_in_checkpoint(topics: Topics) -> Topology:
     return counts_in_kafka(topics.input, topics.output, "spark")
 
 
 class Drivers:
-    """Drivers of one application with one checkpoint, each a program of its own; and what they have to count."""
+    """Drivers of one application, each in its own program, and the records that they count."""
 
     def __init__(
-        self, apps: Apps, home: Path, settings: dict[str, Any], topology: Callable[[Topics], Topology] = of
+        self,
+        apps: Apps,
+        home: Path,
+        settings: dict[str, Any],
+        topology: Callable[[Topics], Topology] = topology_of,
     ) -> None:
         self.apps, self.home, self.topology = apps, home, topology
         self.source, self.sink = apps.topic("in", 1), apps.topic("out", 1)
@@ -73,12 +77,12 @@ class Drivers:
 
 
 @contextmanager
-def two(drivers: Drivers, **second: Any) -> Iterator[tuple[CrashedProgram, CrashedProgram]]:
-    """A driver that runs, and one that stands by.
+def active_and_standby(drivers: Drivers, **second: Any) -> Iterator[tuple[CrashedProgram, CrashedProgram]]:
+    """Start a driver that runs and one that stands by.
 
     Args:
-        drivers: What starts them.
-        **second: Other settings of the second.
+        drivers: Starts the drivers.
+        **second: Other settings of the second driver.
     """
     programs = [drivers.start("first")]
     try:
@@ -93,9 +97,11 @@ def two(drivers: Drivers, **second: Any) -> Iterator[tuple[CrashedProgram, Crash
 
 
 @pytest.mark.alone  # it measures how long the election takes
-def test_a_driver_that_is_killed_is_replaced(apps_without_spark: Apps, tmp_path: Path) -> None:
+def test_the_standby_takes_over_from_a_driver_that_is_killed(
+    apps_without_spark: Apps, tmp_path: Path
+) -> None:
     drivers = Drivers(apps_without_spark, tmp_path, {"processing_guarantee": "at_least_once"})
-    with two(drivers) as (first, second):
+    with active_and_standby(drivers) as (first, second):
         eventually(lambda: "ready to take over" in second.log.read_text(), "the warm-ups", within_s=180)
         begin = time.monotonic()
         first.kill()
@@ -109,12 +115,15 @@ def test_a_driver_that_is_killed_is_replaced(apps_without_spark: Apps, tmp_path:
         assert second.stop(grace_s=60) == 0, second.last_words()
 
 
-def test_a_driver_that_ends_is_followed_at_once_and_one_that_stood_still_ends(
+def test_the_standby_takes_over_from_a_suspended_driver_which_then_ends(
     apps_without_spark: Apps, tmp_path: Path
 ) -> None:
-    once = {"processing_guarantee": "exactly_once", "checkpoint_location": str(tmp_path / "checkpoint")}
-    drivers = Drivers(apps_without_spark, tmp_path, once)
-    with two(drivers, state_dir=str(tmp_path / "another-host")) as (first, second):
+    exactly_once = {
+        "processing_guarantee": "exactly_once",
+        "checkpoint_location": str(tmp_path / "checkpoint"),
+    }
+    drivers = Drivers(apps_without_spark, tmp_path, exactly_once)
+    with active_and_standby(drivers, state_dir=str(tmp_path / "another-host")) as (first, second):
         family = first.victims("main")
         for process in family:
             process.send_signal(signal.SIGSTOP)
@@ -129,11 +138,11 @@ def test_a_driver_that_ends_is_followed_at_once_and_one_that_stood_still_ends(
 
 
 @pytest.mark.soak
-def test_a_standby_with_a_checkpoint_of_its_own_does_not_take_over(
+def test_a_standby_with_its_own_checkpoint_does_not_take_over(
     apps_without_spark: Apps, tmp_path: Path
 ) -> None:
-    drivers = Drivers(apps_without_spark, tmp_path, {}, in_checkpoint)
-    with two(drivers, state_dir=str(tmp_path / "another-host")) as (first, second):
+    drivers = Drivers(apps_without_spark, tmp_path, {}, topology_with_state_in_checkpoint)
+    with active_and_standby(drivers, state_dir=str(tmp_path / "another-host")) as (first, second):
         first.kill()
         drivers.send()
         eventually(lambda: second.exit_code() is not None, "the second to end", within_s=120)

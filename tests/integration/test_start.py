@@ -1,4 +1,4 @@
-"""What a session of Millstream's own starts with."""
+"""Start of Millstream's own Spark session: the package of its workers and its temporary files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_workers_import_the_installed_package(spark: SparkSession) -> None:
-    """Each process compiles an archive's modules again."""
+    """From an archive, each process would compile the modules again."""
 
     def package(_: int) -> str:
         import pyspark
@@ -41,7 +41,7 @@ input()
 """
 
 
-def test_a_jvm_that_is_killed_leaves_its_files_where_the_next_program_removes_them(tmp_path: Path) -> None:
+def test_the_files_of_a_killed_jvm_are_removed_by_the_next_program(tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     program = subprocess.Popen(
         [sys.executable, "-c", _LOADS_A_LIBRARY],

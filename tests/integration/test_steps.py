@@ -1,4 +1,4 @@
-"""The steps in which recordings are played on Spark, without Spark: lanes, moments and cuts."""
+"""The steps in which recordings are played on Spark: their batches, times and restarts, tested without Spark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_lane_has_records_before_and_after_a_restart(seed: int) -> None:
         assert sum(not with_records.isdisjoint(run) for run in runs(len(steps))) > 1, lane.scenario
 
 
-def test_a_clock_moved_by_hand_is_read_from_elsewhere(tmp_path: Path) -> None:
+def test_the_hand_clock_returns_the_time_that_was_set(tmp_path: Path) -> None:
     clock = HandClock(tmp_path / "clock")
     assert clock() == 0
     clock.set(1_000)

@@ -1,4 +1,4 @@
-"""Stores of every kind on Spark: the same records find the same there as in `TopologyTestDriver`."""
+"""Stores of every kind on Spark return the same as in `TopologyTestDriver`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .topologies import EveryStore, with_processor
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def test_all_kinds_find_what_they_find_in_a_test_also_without_their_local_state(apps: Apps) -> None:
-    chance, now = random.Random(11), 1_700_000_000_000
+def test_all_kinds_of_stores_match_the_test_driver_even_if_their_local_state_is_deleted(apps: Apps) -> None:
+    rng, now = random.Random(11), 1_700_000_000_000
     records = []
     for number in range(60):
-        now += chance.choice([0, 500, 20_000])
-        late = chance.choice([0, 0, 10_000, 150_000])
-        records.append((chance.choice("abcde"), str(number), now - late))
+        now += rng.choice([0, 500, 20_000])
+        late = rng.choice([0, 0, 10_000, 150_000])
+        records.append((rng.choice("abcde"), str(number), now - late))
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     topology = with_processor(EveryStore, source, sink, *EveryStore.stores)
     apps.kafka.produce(source, records[:35])

@@ -1,4 +1,4 @@
-"""Taps on a real broker and Spark: samples of what reaches nodes, without a restart and without another result."""
+"""Taps on a real broker and Spark sample the records that reach nodes, without a restart and without changing results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def topology(source: str, sink: str) -> ms.Topology:
-    """Counts words: one sub-topology before Spark's shuffle, one in columns behind it."""
+    """Count words: one sub-topology before Spark's shuffle, and a columnar one after it."""
     builder = ms.StreamsBuilder()
     words = builder.stream(source, value=ms.serdes.string, name="lines")
     words = words.flat_map_values(str.split, name="words")
@@ -31,14 +31,14 @@ def topology(source: str, sink: str) -> ms.Topology:
     return builder.build()
 
 
-def test_a_node_is_tapped_while_the_application_runs(apps: Apps) -> None:
+def test_a_node_can_be_tapped_while_the_application_runs(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
     running = apps.start(topology(source, sink))
     run, query = running._run.run_id, running._run.query.current
     lines = [("k", f"tea milk tea w{n}") for n in range(30)]
 
     def sent(batches: int) -> None:
-        """Send the same lines so many times in all, and wait until they are counted."""
+        """Send the lines once more, and wait until they are counted ``batches`` times."""
         apps.kafka.produce(source, lines)
         expected = {"tea": 60 * batches, "milk": 30 * batches} | {f"w{n}": batches for n in range(30)}
         eventually(lambda: latest(apps.kafka.consume(sink), ms.serdes.int64) == expected, "the counts")
@@ -57,9 +57,9 @@ def test_a_node_is_tapped_while_the_application_runs(apps: Apps) -> None:
         assert last.items() >= {"w0": 2, "w29": 2}.items()
         assert {record.batch for record in out.records()} <= set(range(running.status().batch + 1))
 
-        given = [apps.id, "lines", "--limit", "2", "--json", "--state-dir", str(apps.home)]
+        arguments = [apps.id, "lines", "--limit", "2", "--json", "--state-dir", str(apps.home)]
         command = subprocess.Popen(
-            [sys.executable, "-m", "millstream", "tap", *given], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "millstream", "tap", *arguments], stdout=subprocess.PIPE, text=True
         )
         eventually(lambda: len(running._run.taps._buffers) == 4, "the command to tap")
         sent(3)
@@ -80,7 +80,7 @@ async def asked(count: int) -> str:
 
 
 @pytest.mark.parametrize("guarantee", sized(["exactly_once"], ["at_least_once", "exactly_once"]))
-def test_tasks_of_key_ranges_and_asynchronous_operators_are_tapped(apps: Apps, guarantee: str) -> None:
+def test_tasks_of_key_ranges_and_asynchronous_operators_can_be_tapped(apps: Apps, guarantee: str) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     builder = ms.StreamsBuilder()
     counts = builder.stream(source, name="read").group_by_key().count(store="counts", name="counted")

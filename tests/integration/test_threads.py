@@ -24,25 +24,25 @@ def ending(value: str) -> str:
     return value
 
 
-def test_four_threads_run_at_once_and_give_what_one_would(apps: Apps) -> None:
-    """A function in front of a shuffle, and one behind it, return only when four threads have been in them at once."""
+def test_four_threads_run_concurrently_with_the_results_of_one(apps: Apps) -> None:
+    """The functions before and after a shuffle return only when four threads have been in them at the same time."""
     source, mapped, counted = (apps.topic(name, 1) for name in ("in", "mapped", "counted"))
     records = [(f"k{n % 40}", str(n % 200)) for n in range(2_000)]
     builder = ms.StreamsBuilder()
     met = builder.stream(source).map_values(Meeting(THREADS)).map_values(ending)
     met.to(mapped)
-    behind = met.select_key(lambda key, value: f"{key} {value}").repartition(partitions=1)
-    counts = behind.map_values(Meeting(THREADS)).group_by_key().count()
+    repartitioned = met.select_key(lambda key, value: f"{key} {value}").repartition(partitions=1)
+    counts = repartitioned.map_values(Meeting(THREADS)).group_by_key().count()
     counts.to_stream().to(counted, value=ms.serdes.json)
     apps.kafka.produce(source, records)
 
     running = apps.run(builder.build(), num_threads_per_task=THREADS, on_process_error="skip")
 
-    left = [(key, f"{value}!") for key, value in records if value != ENDS]
-    assert in_order(apps, mapped) == left
+    remaining = [(key, f"{value}!") for key, value in records if value != ENDS]
+    assert in_order(apps, mapped) == remaining
     seen: Counter[str] = Counter()
     expected = []
-    for key, value in left:
+    for key, value in remaining:
         seen[f"{key} {value}"] += 1
         expected.append((f"{key} {value}", str(seen[f"{key} {value}"])))
     assert in_order(apps, counted) == expected
@@ -58,7 +58,7 @@ def test_four_threads_run_at_once_and_give_what_one_would(apps: Apps) -> None:
     assert (metrics["threads_ended"], metrics["dropped_records"]) == (20, 10)
 
 
-def test_the_tasks_that_run_at_once_keep_to_the_limit(apps: Apps) -> None:
+def test_concurrent_tasks_share_the_limit_of_threads(apps: Apps) -> None:
     source = apps.topic("in", 10)
     apps.kafka.produce(source, [(f"k{n}", "v") for n in range(200)])
     builder = ms.StreamsBuilder()

@@ -1,4 +1,4 @@
-"""Time: inputs that are consumed in the order of their timestamps, on a real broker and through Spark."""
+"""Inputs are consumed in the order of their timestamps, on a real broker and through Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAYS = 10 * 86_400_000
 BEGIN = 1_600_000_000_000
 KEYS = 89
 
-Piece = tuple[str, str, int]
+Row = tuple[str, str, int]
 
 
 class Joined(NamedTuple):
@@ -40,13 +40,13 @@ class Joined(NamedTuple):
         builder.stream(self.orders).left_join(rates, lambda order, rate: f"{order}:{rate}").to(self.sink)
         return builder.build()
 
-    def merged(self, orders: Sequence[Piece], rates: Sequence[Piece]) -> dict[str, list[str]]:
-        """Return the results per key of all records in the order of their times."""
+    def merged(self, orders: Sequence[Row], rates: Sequence[Row]) -> dict[str, list[str]]:
+        """Return the results per key if all records are processed in timestamp order."""
         table: dict[str, str] = {}
         results: dict[str, list[str]] = {}
-        pieces = [(timestamp, self.orders, key, value) for key, value, timestamp in orders]
-        pieces += [(timestamp, self.rates, key, value) for key, value, timestamp in rates]
-        for _, topic, key, value in sorted(pieces):
+        rows = [(timestamp, self.orders, key, value) for key, value, timestamp in orders]
+        rows += [(timestamp, self.rates, key, value) for key, value, timestamp in rates]
+        for _, topic, key, value in sorted(rows):
             if topic == self.rates:
                 table[key] = value
             else:
@@ -54,8 +54,8 @@ class Joined(NamedTuple):
         return results
 
 
-def spread(name: str, count: int) -> list[Piece]:
-    """Return records whose times are spread over ten days, some of them equal to those of the other topic."""
+def spread(name: str, count: int) -> list[Row]:
+    """Return records with times over ten days, some of them equal to times of the other topic."""
     return [(f"k{n % KEYS}", f"{name}{n}", BEGIN + n * DAYS // count) for n in range(count)]
 
 
@@ -74,7 +74,7 @@ def by_key(records: Sequence[ConsumedRecord]) -> dict[str, list[str]]:
 
 class TestABacklog:
     @pytest.mark.soak
-    def test_of_a_fast_topic_and_a_slow_one_is_joined_as_if_it_were_sorted(self, apps: Apps) -> None:
+    def test_of_a_fast_and_a_slow_topic_is_joined_in_timestamp_order(self, apps: Apps) -> None:
         joined = Joined.of(apps, 3)
         orders, rates = spread("o", 200_000), spread("r", 1_000)
         apps.kafka.produce(joined.orders, orders)
@@ -87,7 +87,7 @@ class TestABacklog:
         assert counted["batches"] > 5
         assert lag(apps.kafka, apps.id, joined.orders) == lag(apps.kafka, apps.id, joined.rates) == 0
 
-    def test_that_is_re_keyed_through_the_shuffle_is_joined_as_if_it_were_sorted(self, apps: Apps) -> None:
+    def test_that_is_re_keyed_through_the_shuffle_is_joined_in_timestamp_order(self, apps: Apps) -> None:
         joined = Joined.of(apps, 3)
         orders = [(f"k{n % KEYS}", f"o{n}", BEGIN + n * DAYS // 60_000) for n in range(60_000)]
         rates = [
@@ -104,7 +104,9 @@ class TestABacklog:
         assert running.metrics()["enforced_records"] == 0
 
     @pytest.mark.soak
-    def test_without_idling_the_order_is_guessed_and_the_guesses_are_counted(self, apps: Apps) -> None:
+    def test_is_processed_in_a_guessed_order_without_idling_and_the_guesses_are_counted(
+        self, apps: Apps
+    ) -> None:
         joined = Joined.of(apps, 1)
         orders, rates = spread("o", 20_000), spread("r", 1_000)
         apps.kafka.produce(joined.orders, orders)
@@ -116,7 +118,7 @@ class TestABacklog:
 
 
 class TestAnInputThatStalls:
-    def test_is_waited_for_over_a_restart_until_the_idle_time_is_over(self, apps: Apps) -> None:
+    def test_is_waited_for_across_a_restart_until_the_idle_time_is_over(self, apps: Apps) -> None:
         joined = Joined.of(apps, 1)
         orders = [("k", f"o{n}", BEGIN + n) for n in range(3)]
         with apps.start(joined.topology(), max_task_idle_ms=FOREVER) as running:
@@ -125,7 +127,7 @@ class TestAnInputThatStalls:
             status = running.status()
             assert f"waits for {joined.rates}-0, which is empty" in status.waiting["0_0"]
             assert status.buffered == {joined.orders: 3}
-        assert lag(apps.kafka, apps.id, joined.orders) == 3  # what is held is not committed
+        assert lag(apps.kafka, apps.id, joined.orders) == 3  # buffered records are not committed
         with apps.start(joined.topology(), max_task_idle_ms=FOREVER) as running:
             apps.kafka.produce(joined.rates, [("k", "r", BEGIN + 1)])
             eventually(lambda: len(apps.kafka.consume(joined.sink)) == 2, "what is before the rate and at it")
@@ -138,7 +140,7 @@ class TestAnInputThatStalls:
         assert by_key(apps.kafka.consume(joined.sink)) == {"k": ["o0:None", "o1:None", "o2:r"]}
         assert lag(apps.kafka, apps.id, joined.orders) == 0
 
-    def test_fills_the_buffer_of_the_others_up_to_its_limit(self, apps: Apps) -> None:
+    def test_fills_the_buffers_of_other_inputs_up_to_their_limit(self, apps: Apps) -> None:
         joined = Joined.of(apps, 1)
         orders = [("k", f"o{n}", BEGIN + n) for n in range(2_000)]
         rates = [("k", "early", BEGIN + 700), ("k", "late", BEGIN + 2_000)]
@@ -152,12 +154,12 @@ class TestAnInputThatStalls:
             assert (counted["buffered_records_max"], counted["enforced_records"]) == (500, 0)
         assert by_key(apps.kafka.consume(joined.sink)) == joined.merged(orders, rates)
 
-    @pytest.mark.alone  # a micro-batch has three seconds
-    def test_is_right_again_when_it_comes_within_the_idle_time(self, apps: Apps) -> None:
-        """Rates come two seconds late, and an order waits five."""
+    @pytest.mark.alone  # a micro-batch may take at most three seconds
+    def test_is_joined_correctly_if_its_records_arrive_within_the_idle_time(self, apps: Apps) -> None:
+        """Rates arrive two seconds late, and an order waits for five."""
         joined = Joined.of(apps, 1)
-        orders: list[Piece] = []
-        rates: list[Piece] = []
+        orders: list[Row] = []
+        rates: list[Row] = []
         with apps.start(joined.topology(), max_task_idle_ms=5_000) as running:
             begin = time.monotonic()
             for n in range(24):

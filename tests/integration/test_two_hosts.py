@@ -1,4 +1,4 @@
-"""Two hosts with one application id under exactly once: each has a state directory, and so a checkpoint, of its own."""
+"""Two hosts with one application id under exactly once, each with its own state directory and thus its own checkpoint."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(480)]
 ONCE = {"processing_guarantee": "exactly_once"}
 
 
-def of(topics: Topics) -> Topology:
+def topology_of(topics: Topics) -> Topology:
     return counts_in_kafka(topics.input, topics.output)
 
 
 class Lines:
-    """Lines for an input topic, and what must come of them."""
+    """Lines for an input topic, and the expected results."""
 
     def __init__(self, apps: Apps, topic: str) -> None:
         self._produce = partial(apps.kafka.produce, topic)
@@ -71,8 +71,8 @@ def owners(apps: Apps) -> set[str]:
 def another_program(
     apps: Apps, home: Path, source: str, sink: str, **settings: Any
 ) -> Iterator[CrashedProgram]:
-    """Run the application in a program of its own, which is stopped at the end at the latest."""
-    given = {
+    """Run the application in another program, and kill it at the end."""
+    job_settings = {
         "bootstrap_servers": apps.kafka.bootstrap_servers,
         "master": "local[2]",
         "statestore_cache_max_bytes": 0,
@@ -81,7 +81,7 @@ def another_program(
     }
     (home / "program").mkdir()
     program = CrashedProgram(
-        home / "program", Job(apps.id, of, Topics(source, sink, "ask", "contents"), given)
+        home / "program", Job(apps.id, topology_of, Topics(source, sink, "ask", "contents"), job_settings)
     )
     program.start()
     try:
@@ -90,7 +90,7 @@ def another_program(
         program.kill()
 
 
-def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> None:
+def test_a_second_host_is_refused_unless_it_takes_over(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
     topology, lines, other = counts_in_kafka(source, sink), Lines(apps, source), tmp_path / "other-host"
     lines.feed(300)
@@ -102,7 +102,10 @@ def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> 
     lines.feed(300)
     eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the first to go on as if nothing had been")
 
-    taking_over = {"shuffle_partitions": 1, "on_other_checkpoint": "take_over"}  # fewer than the first has
+    taking_over = {
+        "shuffle_partitions": 1,
+        "on_other_checkpoint": "take_over",
+    }  # fewer partitions than the first has
     with another_program(apps, tmp_path, source, sink, state_dir=str(other), **taking_over) as second:
 
         def ended() -> bool:
@@ -113,7 +116,7 @@ def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> 
         with pytest.raises(OtherCheckpointError, match=r"may no longer send .* has taken it over"):
             first.await_termination()
         lines.feed(300)
-        # not the lag: when all lines are committed, their words may still lie in the repartition topic
+        # not the lag: when all lines are committed, their words may still be in the repartition topic
         eventually(
             lambda: len(committed_records(apps.kafka, sink)) >= lines.words,
             "the second to go on",
@@ -128,7 +131,9 @@ def test_the_second_is_refused_and_can_take_over(apps: Apps, tmp_path: Path) -> 
 
 
 @pytest.mark.soak
-def test_of_two_copies_of_one_checkpoint_the_later_start_goes_on(apps: Apps, tmp_path: Path) -> None:
+def test_of_two_copies_of_one_checkpoint_only_the_one_started_later_continues(
+    apps: Apps, tmp_path: Path
+) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 2)
     topology, lines, other = counts_in_kafka(source, sink), Lines(apps, source), tmp_path / "copied"
     lines.feed(50)
@@ -159,7 +164,7 @@ def test_of_two_copies_of_one_checkpoint_the_later_start_goes_on(apps: Apps, tmp
 
 
 @pytest.mark.soak
-def test_a_lost_checkpoint_is_no_reason_to_send_everything_again(apps: Apps) -> None:
+def test_a_lost_checkpoint_does_not_cause_all_results_to_be_sent_again(apps: Apps) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     apps.kafka.produce(source, [("k", "v")] * 10)
     topology = word_count(source, sink)

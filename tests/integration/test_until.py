@@ -1,4 +1,4 @@
-"""Runs that end by themselves: after a number of records, before a time, after a while; the next run goes on there."""
+"""Runs that end after a number of records, before a timestamp, or after a duration; the next run continues from there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .helpers import Apps
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def test_a_count_a_time_and_a_duration(apps: Apps) -> None:
+def test_a_run_can_end_by_a_count_a_timestamp_or_a_duration(apps: Apps) -> None:
     source, sink = apps.topic("in", 2), apps.topic("out", 1)
     for partition in range(2):
         records = [("k", f"{partition}{number}", 1_000 * number + 1) for number in range(10)]

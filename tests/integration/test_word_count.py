@@ -1,7 +1,7 @@
-"""A topology on Spark against a real broker gives what it means: results, places, offsets, metrics.
+"""Topologies on Spark and a real broker: results, partitions, offsets and metrics.
 
-The oracle is Python's `Counter` for results, and Kafka's own tools (the Java producer, kafka-consumer-groups) for what other
-programs see.
+The oracle is Python's `Counter` for results, and Kafka's own tools (the Java producer, kafka-consumer-groups) for partitions and
+offsets.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TestARunToTheEnd:
         series = values_by_key(counted.apps.kafka.consume(counted.sink), ms.serdes.int64)
         assert series == {word: list(range(1, n + 1)) for word, n in counted.expected.items()}
 
-    def test_puts_keys_where_a_java_producer_puts_them(self, counted: Counted) -> None:
+    def test_chooses_the_same_partitions_as_a_java_producer(self, counted: Counted) -> None:
         kafka = counted.apps.kafka
         by_java = counted.apps.topic("by-java", 4)
         kafka.tool(
@@ -77,7 +77,7 @@ class TestARunToTheEnd:
         assert len(expected) == len(counted.expected)
         assert {record.key: record.partition for record in kafka.consume(counted.sink)} == expected
 
-    def test_commits_the_groups_offsets(self, counted: Counted) -> None:
+    def test_commits_the_offsets_of_the_group(self, counted: Counted) -> None:
         kafka = counted.apps.kafka
         assert kafka.committed(counted.apps.id, counted.source) == kafka.end_offsets(counted.source)
 
@@ -90,7 +90,7 @@ class TestARunToTheEnd:
         assert metrics["first_record_ms"] <= metrics["last_batch_ms"]
 
 
-class TestGoingOn:
+class TestContinuation:
     def test_a_second_run_continues_where_the_first_ended(self, apps: Apps) -> None:
         source, sink = apps.topic("in"), apps.topic("out")
         topology = key_count(source, sink)
@@ -110,7 +110,7 @@ class TestGoingOn:
         assert idle.metrics()["processed_records"] == 0
         assert written(apps.kafka, sink) == 5
 
-    def test_stop_and_start_again(self, apps: Apps) -> None:
+    def test_a_stopped_application_continues_when_it_is_started_again(self, apps: Apps) -> None:
         source, sink = apps.topic("in"), apps.topic("out")
         topology = key_count(source, sink)
         running = apps.start(topology)
@@ -125,10 +125,10 @@ class TestGoingOn:
         assert running.status().state == "stopped"
         assert running.await_termination(1)
 
-        again = apps.start(topology)  # nothing is waiting: the start must not wait for it
+        restarted = apps.start(topology)  # there are no new records, and the start must not wait for any
         apps.kafka.produce(source, [("a", "1")])
         eventually(lambda: written(apps.kafka, sink) == 3, "the count of the third record")
-        again.stop()
+        restarted.stop()
         assert values_by_key(apps.kafka.consume(sink), ms.serdes.int64) == {"a": [1, 2, 3]}
 
 
@@ -176,7 +176,7 @@ class TestRecords:
 
 
 class TestPunctuation:
-    def test_the_wall_clock_ticks_without_records_and_after_a_restart(self, apps: Apps) -> None:
+    def test_wall_clock_punctuations_fire_without_records_and_after_a_restart(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = with_processor(Clock, source, sink, Clock.store)
 
@@ -189,12 +189,12 @@ class TestPunctuation:
         before = len(ticks())
         assert ticks() == list(range(1, before + 1))
 
-        again = apps.start(topology)
+        restarted = apps.start(topology)
         eventually(lambda: len(ticks()) >= before + 2, "ticks after the restart")
-        again.stop()
+        restarted.stop()
         assert ticks() == list(range(1, len(ticks()) + 1))
 
-    def test_stream_time_goes_on_over_batches_and_restarts(self, apps: Apps) -> None:
+    def test_stream_time_is_kept_across_batches_and_restarts(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = with_processor(EverySecond, source, sink, EverySecond.store)
         apps.kafka.produce(source, [("k", "", 500), ("k", "", 1_200)])
@@ -204,8 +204,8 @@ class TestPunctuation:
         assert [int(r.value or b"") for r in apps.kafka.consume(sink)] == [500, 1_200, 3_500, 4_000]
 
 
-class TestRepartitionBehindAStore:
-    def test_goes_through_a_topic_that_is_made_for_it(self, apps: Apps) -> None:
+class TestARepartitionAfterAStore:
+    def test_uses_an_internal_topic(self, apps: Apps) -> None:
         people, sink = apps.topic("people", 3), apps.topic("out", 1)
         moves: list[tuple[str, str | None]] = [
             *((f"p{i}", f"r{i % 4}") for i in range(40)),
@@ -224,7 +224,7 @@ class TestRepartitionBehindAStore:
 
 
 class TestTransactions:
-    """Offsets have gaps where transactions ended or were aborted; a planned range can even be nothing but gaps."""
+    """Offsets have gaps where transactions ended or were aborted; a planned range can consist of gaps only."""
 
     def transactions(self, apps: Apps, topic: str, *batches: tuple[str, bool]) -> None:
         producer = Producer({
@@ -242,7 +242,9 @@ class TestTransactions:
     @pytest.mark.parametrize(
         "settings", [{"isolation_level": "read_committed"}, {"processing_guarantee": "exactly_once"}], ids=str
     )
-    def test_of_others_are_read_when_they_are_committed(self, apps: Apps, settings: dict[str, str]) -> None:
+    def test_of_other_producers_are_read_when_they_are_committed(
+        self, apps: Apps, settings: dict[str, str]
+    ) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = key_count(source, sink)
         self.transactions(apps, source, ("aab", True), ("accc", False), ("b", True), ("ccccc", False))
@@ -251,11 +253,11 @@ class TestTransactions:
         assert lag(apps.kafka, apps.id, source) == 0
 
         self.transactions(apps, source, ("dd", False))  # a range without a single record
-        nothing = apps.run(topology, **settings)
-        assert nothing.metrics()["processed_records"] == 0
+        empty_run = apps.run(topology, **settings)
+        assert empty_run.metrics()["processed_records"] == 0
         assert lag(apps.kafka, apps.id, source) == 0
 
-    def test_are_ignored_by_default_but_their_markers_do_no_harm(self, apps: Apps) -> None:
+    def test_are_ignored_by_default_and_their_markers_are_skipped(self, apps: Apps) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         self.transactions(apps, source, ("ab", True), ("a", False))
         apps.run(key_count(source, sink), max_batch_records=1)
@@ -265,7 +267,9 @@ class TestTransactions:
     @pytest.mark.parametrize(
         "settings", [{"isolation_level": "read_committed"}, {"processing_guarantee": "exactly_once"}], ids=str
     )
-    def test_that_are_open_end_what_can_be_read(self, apps: Apps, settings: dict[str, str]) -> None:
+    def test_that_are_open_delay_the_reading_of_later_records(
+        self, apps: Apps, settings: dict[str, str]
+    ) -> None:
         source, sink = apps.topic("in", 1), apps.topic("out", 1)
         topology = key_count(source, sink)
         producer = Producer({"bootstrap.servers": apps.kafka.bootstrap_servers, "transactional.id": source})

@@ -1,4 +1,4 @@
-"""The topologies that tests run. In a module of its own, which Python workers import without pytest."""
+"""Topologies of the tests, in a module that Python workers can import without pytest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def counts_in_kafka(source: str, sink: str, changelog: Any = "kafka") -> ms.Topo
 
 
 def key_count(source: str, sink: str) -> ms.Topology:
-    """Count by the key as it is, so nothing runs before the shuffle."""
+    """Count by the unchanged key, so nothing runs before the shuffle."""
     builder = ms.StreamsBuilder()
     counts = builder.stream(source).group_by_key().count(store="counts")
     counts.to_stream().to(sink, value=ms.serdes.int64)
@@ -45,7 +45,7 @@ def shout(source: str, sink: str) -> ms.Topology:
 
 
 class _Committing(ms.Processor[str, str, str, str]):
-    """Forwards its records, and asks for a commit with those whose value is "commit"."""
+    """Forwards records, and requests a commit at each record with the value "commit"."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         self.context.forward(record)
@@ -54,7 +54,7 @@ class _Committing(ms.Processor[str, str, str, str]):
 
 
 def committing_copy(source: str, sink: str) -> ms.Topology:
-    """Copy a topic, with commits that records ask for."""
+    """Copy a topic, with commits that records request."""
     builder = ms.StreamsBuilder()
     builder.stream(source).process(_Committing).to(sink)
     return builder.build()
@@ -65,7 +65,7 @@ def _upper(text: str | None) -> str | None:
 
 
 def people_per_region(people: str, sink: str) -> ms.Topology:
-    """Re-key behind a store: the table of people is state, so its repartition goes through a Kafka topic."""
+    """Re-key after a store: the table of people is state, so its repartition goes through a Kafka topic."""
     builder = ms.StreamsBuilder()
     regions = builder.table(people).group_by(lambda _, region: (region, "1")).count(store="per-region")
     regions.to_stream().to(sink, value=ms.serdes.int64)
@@ -75,7 +75,7 @@ def people_per_region(people: str, sink: str) -> ms.Topology:
 def with_processor(
     supplier: Any, source: str, sink: str, *stores: Any, value: ms.Serde[Any] = ms.serdes.string
 ) -> ms.Topology:
-    """The low-level face: source, one processor with its stores, sink."""
+    """Use the low-level API: a source, one processor with its stores, and a sink."""
     topology = ms.Topology().add_source("source", source)
     for store in stores:
         topology.add_state_store(store)
@@ -84,7 +84,7 @@ def with_processor(
 
 
 class Numbered(ms.Processor[str, str, str, str]):
-    """Adds how often it has seen a key; keeps timestamp and headers."""
+    """Appends to each value how often its key has been seen; keeps timestamp and headers."""
 
     store = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.int64)
 
@@ -150,7 +150,7 @@ class Clock(ms.Processor[str, str, str, str]):
         context.schedule(300, ms.wall_clock, self.tick)
 
     def process(self, record: ms.Record[str, str]) -> None:
-        """Take records, for the topology needs a source; the ticks are what counts."""
+        """Ignore the record; only the ticks matter, but a topology needs a source."""
 
     def tick(self, now_ms: int) -> None:
         ticks = self.context.state_store("ticks")
@@ -186,14 +186,14 @@ class EverySecond(ms.Processor[str, str, str, str]):
         context.schedule(1_000, ms.stream_time, self.tick)
 
     def process(self, record: ms.Record[str, str]) -> None:
-        """Let stream time advance."""
+        """Do nothing; the record advances stream time."""
 
     def tick(self, stream_time_ms: int) -> None:
         self.context.forward(ms.Record("second", str(stream_time_ms), stream_time_ms))
 
 
 def numbers(source: str, sink: str) -> ms.Topology:
-    """Sum numbers of 64 bits per key; a value that is none cannot be deserialised."""
+    """Sum 64-bit integers per key; other values cannot be deserialised."""
     builder = ms.StreamsBuilder()
     sums = builder.stream(source, value=ms.serdes.int64).group_by_key().reduce(_plus, store="sums")
     sums.to_stream().to(sink)
@@ -205,7 +205,7 @@ def _plus(left: int, right: int) -> int:
 
 
 def parsed(source: str, sink: str) -> ms.Topology:
-    """A stateless map with the user's own bug: `int` raises on what is no number."""
+    """A stateless map with a bug of the user: `int` raises for a value that is not a number."""
     builder = ms.StreamsBuilder()
     builder.stream(source).map_values(int, name="parse").to(sink, value=ms.serdes.int64)
     return builder.build()
@@ -226,14 +226,14 @@ class Picky(ms.Processor[str, str, str, str]):
 
 
 class Patient(Picky):
-    """The same, corrected."""
+    """Counts like `Picky`, but never raises."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         super().process(record.with_value("good"))
 
 
 class Gate(ms.Processor[str, str, str, str]):
-    """Holds every batch back until the test opens the gate, by making a file."""
+    """Blocks every batch until the test opens the gate by creating a file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -296,7 +296,7 @@ def _named(order: str, product: str | None) -> str:
 
 
 class Changes(ms.Processor[str, str, str, str]):
-    """Keeps every price that a product ever had, so that a record which is read twice shows."""
+    """Keeps all prices of a product, so that results show a record that is read twice."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         store = self.context.state_store("changes")
@@ -304,7 +304,7 @@ class Changes(ms.Processor[str, str, str, str]):
 
 
 class Priced(ms.Processor[str, str, str, str]):
-    """Puts the prices behind the name; the key of an order begins with its product."""
+    """Appends the prices to the name; the key of an order begins with its product."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         prices = self.context.state_store("changes").get(record.key.split("/")[0])

@@ -1,11 +1,11 @@
-"""Both programs of each page for users of another library, on a broker; for `make peers`, which names this file.
+"""Runs both programs of each page for users of another library on a broker. `make peers` runs this file.
 
-Everything is on the page: the program of the other library in a block with the name of a file (``py totals.py``, ``java WordCount.java``),
-the commands that run it (``bash peer``), and the same topology in Millstream, with what replaces its test driver in an application. Both
-programs get the records that the page pipes into the driver, and their results must be equal: for each key, the same values in the
+A page contains the program of the other library in a block with a file name (``py totals.py``, ``java WordCount.java``), the commands
+that run it (``bash peer``), and the same topology in Millstream, with the code that replaces the test driver in an application. Both
+programs read the records that the page pipes into the driver, and their results must be equal: for each key, the same values in the
 same order.
 
-If the commands install something, the page gets a virtual environment of its own below ``build/peers``, which later runs use again.
+If the commands install packages, the page has a separate virtual environment in ``build/peers``, which later runs reuse.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SPARK: Final = {
 
 @dataclass(frozen=True)
 class Flow:
-    """What the programs of a page read and write: the records of each topic, the topic of the results, and how many there will be."""
+    """The input records of each topic, the topic of the results, and the number of results."""
 
     inputs: Mapping[str, list[Outgoing]]
     sink: str
@@ -76,7 +76,7 @@ def test_both_programs_have_the_same_results(path: Path, tmp_path: Path) -> None
 
 
 def recorded(program: str, directory: Path) -> Flow:
-    """Run a program with a test driver; return what it pipes into the driver and reads from it."""
+    """Run a program that uses a test driver; return the records that it pipes into the driver and the number that it reads."""
     inputs: dict[str, list[Outgoing]] = {}
     read: dict[str, int] = {}
 
@@ -103,7 +103,7 @@ def recorded(program: str, directory: Path) -> Flow:
 
 
 def commands_for(page: PeerPage) -> Path:
-    """Return the directory of the Python that a page's commands use: its own if they install something, otherwise this one."""
+    """Return the directory of the Python for the commands of a page: a separate one if they install packages."""
     if "pip install" not in page.commands:
         return _COMMANDS
     home = ENVIRONMENTS / page.name
@@ -113,14 +113,14 @@ def commands_for(page: PeerPage) -> Path:
 
 
 def kafka_streams() -> Path:
-    """Return the directory with Kafka Streams' jars."""
+    """Return the directory with the jars of Kafka Streams."""
     return resolve_jars(
         f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}", folder=f"kafka-streams-{KAFKA_VERSION}"
     )
 
 
 def environment_of(commands: Path, directory: Path) -> dict[str, str]:
-    """Return the environment of programs that find these commands first and keep their state in the directory."""
+    """Return environment variables with which a program finds these commands first and keeps its state in the directory."""
     (directory / "spark-defaults.conf").write_text("".join(f"{k} {v}\n" for k, v in _SPARK.items()))
     given = {
         name: value
@@ -128,12 +128,12 @@ def environment_of(commands: Path, directory: Path) -> dict[str, str]:
         if not name.startswith(("PYSPARK_", "PYTHONPATH", "SPARK_"))
     }
     return given | {
-        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={directory}",  # where Kafka Streams keeps its state
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={directory}",  # Kafka Streams keeps its state there
         "MILLSTREAM_STATE_DIR": str(directory / "state"),
         "PATH": os.pathsep.join([str(commands), str(Path(find_java()).parent), os.environ["PATH"]]),
         "SPARK_CONF_DIR": str(directory),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "WEB_PORT": str(free_port()),  # of a Faust worker
+        "WEB_PORT": str(free_port()),  # for a Faust worker
     }
 
 
@@ -146,13 +146,13 @@ def free_port() -> int:
 def results_of(
     file: Path, program: str, commands: str, flow: Flow, environment: Mapping[str, str]
 ) -> dict[bytes | None, list[bytes | None]]:
-    """Run a program on a broker of its own until it has written as many results as there will be.
+    """Run a program on a new broker until it has written all results.
 
     Args:
-        file: Where to write the program; its directory is the working directory.
+        file: The file for the program. Its directory is the working directory.
         program: The program.
-        commands: What runs it.
-        flow: The records for it.
+        commands: The commands that run it.
+        flow: Its input records and the number of its results.
         environment: Environment variables.
 
     Returns:
@@ -169,7 +169,7 @@ def results_of(
             while kafka.end_offsets(flow.sink)[0] < flow.results:
                 if shell.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"{file.name} has too few results: {log.read_text(errors='replace')[-4000:]}")
-                time.sleep(0.5)  # a broker does not announce the end of a topic
+                time.sleep(0.5)  # a broker does not announce new records
         found: dict[bytes | None, list[bytes | None]] = {}
         for record in kafka.consume(flow.sink):
             found.setdefault(record.key, []).append(record.value)
@@ -180,7 +180,7 @@ def results_of(
 def running(
     commands: str, directory: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Run commands in the background; yield their shell and log. At the end, stop all that they have started."""
+    """Run commands in the background; yield their shell and log. At the end, stop all processes that they have started."""
     log = directory / "log"
     with log.open("wb") as output:
         shell = started(commands, directory, environment, output)

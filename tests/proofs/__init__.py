@@ -1,1 +1,1 @@
-"""The proofs of asynchronous processing on real Spark and a real broker, judged by a journal that the calls write themselves."""
+"""Proofs of asynchronous processing on Spark and a real broker, checked against a journal that the called functions write."""

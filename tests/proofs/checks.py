@@ -1,4 +1,4 @@
-"""The checks of the proofs on the lines of a journal, the commits of a group and the records of topics."""
+"""The checks of the proofs, on the lines of a journal, the commits of a group, and the records of topics."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Times = npt.NDArray[np.int64]
 """Microseconds since the epoch."""
 
 NEVER = np.iinfo(np.int64).max
-_ON_THE_WAY_US = 1_000_000
-"""For how long after a kill the broker may still take what was sent before it."""
+_IN_TRANSIT_US = 1_000_000
+"""How long after a kill the broker may still accept records that were sent before it."""
 
 
 def completed_in_order(keys: Keys, lines: Lines) -> bool:
@@ -40,16 +40,16 @@ def first_begin_and_last_end(keys: Keys, lines: Lines) -> Lines:
     return lines[(first | last).to_numpy()]
 
 
-def finish_times(given: Sequence[ConsumedRecord], number: Callable[[bytes], int], lines: Lines) -> Times:
+def finish_times(records: Sequence[ConsumedRecord], number: Callable[[bytes], int], lines: Lines) -> Times:
     """Return when each record was finished: when a call for it first ended with a result.
 
     Args:
-        given: The records, by offset.
+        records: The records, by offset.
         number: Returns the number of a record, from its value.
         lines: All lines of the journal.
     """
     ends = lines_of(lines, END)
-    numbers = [number(record.value or b"") for record in given]
+    numbers = [number(record.value or b"") for record in records]
     times = np.full(max(max(numbers, default=0), int(ends["number"].max(initial=0))) + 1, NEVER)
     np.minimum.at(times, ends["number"], ends["at_us"])
     return times[numbers]
@@ -68,7 +68,7 @@ def too_early(commits: Sequence[Commit], offsets: npt.NDArray[np.int64], finishe
 
 
 def committed_since(numbers: npt.NDArray[np.int64], taken: Times, size: int) -> Times:
-    """Return when the completion of each record was committed, by its number; without a result, never.
+    """Return when the completion of each record was committed, by its number; ``NEVER`` without a result.
 
     Args:
         numbers: The records that the results in the output topic are for.
@@ -83,23 +83,22 @@ def committed_since(numbers: npt.NDArray[np.int64], taken: Times, size: int) -> 
 def with_their_batches(
     numbers: npt.NDArray[np.int64], taken: Times, batches: Times, kills: Times
 ) -> npt.NDArray[np.int64]:
-    """Return when the completions of results were committed at least once: with their micro-batch.
+    """Return when the completions of results were committed under at least once, which is with their micro-batch.
 
-    What was killed in a micro-batch may have sent results before, and the attempt after it, which is what is committed,
-    need not have them: their calls may have been lost, and are made again. So such a result proves nothing if there is
-    another one for its record.
+    An attempt that is killed may have sent results. The next attempt is the one that is committed, and it may lack these
+    results, because their calls were lost and are repeated. So such a result proves nothing if its record has another one.
 
     Args:
         numbers: The records that the results in the output topic are for.
-        taken: When the broker took each of these results.
-        batches: When micro-batches were committed, in order: a result is committed with the first one behind it.
+        taken: When the broker accepted each of these results.
+        batches: When micro-batches were committed, in order: a result is committed with the first one after it.
         kills: When something was killed, in order.
 
     Returns:
-        The time for each result; never, where it proves nothing.
+        The time for each result; ``NEVER`` if it proves nothing.
     """
     committed = np.r_[batches, NEVER][np.searchsorted(batches, taken)]
-    next_kill = np.r_[kills, NEVER][np.searchsorted(kills, taken - _ON_THE_WAY_US)]
+    next_kill = np.r_[kills, NEVER][np.searchsorted(kills, taken - _IN_TRANSIT_US)]
     last = ~pd.Series(numbers).iloc[np.argsort(taken, kind="stable")].duplicated(keep="last").sort_index()
     return np.where((next_kill < committed) & ~last.to_numpy(), NEVER, committed)
 

@@ -1,8 +1,8 @@
 """The calls of the proofs of order: 0 to 5 ms for each record, and one record in twenty fails twice.
 
-All follows from the number of the record, so a run without any concurrency, the *oracle*, needs no more than the numbers in the
-order in which they were written. For each key it gives the SHA-256 of all answers in order, its *chain*: one digest that no
-other set of answers, and no other order of them, has.
+Everything is derived from the number of the record, so a serial run, the *oracle*, needs only the numbers in the order in which
+they were written. For each key it computes the *chain*: the SHA-256 of all answers in order, which differs for any other answers
+or order.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Keys = npt.NDArray[np.int64]
 
 
 def spread_keys(records: int, keys: int) -> Keys:
-    """Return one of so many keys for each record, uniformly distributed."""
+    """Return one of ``keys`` keys for each record, uniformly distributed."""
     return np.random.default_rng(311).integers(0, keys, records)
 
 
 def zipf_keys(records: int, keys: int, exponent: float) -> Keys:
-    """Return one of so many keys for each record; the k-th key has a share proportional to ``k ** -exponent``."""
+    """Return one of ``keys`` keys for each record; the k-th key has a share proportional to ``k ** -exponent``."""
     weights = np.arange(1, keys + 1) ** -exponent
     return np.random.default_rng(408).choice(keys, records, p=weights / weights.sum())
 
@@ -60,7 +60,7 @@ def _mixed(number: int) -> int:
 
 
 class Enrich:
-    """Calls for one record.
+    """The function that is called for one record.
 
     Args:
         journal: Where begins and ends are written.
@@ -79,7 +79,7 @@ class Enrich:
 
 
 class EnrichBatch:
-    """Calls for many records at once, which take as long as the longest of them. The number of the call is in each line.
+    """The function that is called for many records and takes as long as the longest of them. Each line has the number of the call.
 
     Args:
         journal: Where begins and ends are written.

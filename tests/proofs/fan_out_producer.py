@@ -1,4 +1,4 @@
-"""One producer of the proof of fan-out: sends until SIGTERM, and writes what was delivered to a file.
+"""One producer of the proof of fan-out: sends until SIGTERM, and writes the numbers of delivered records to a file.
 
 The last line of its output is the number of records sent, and the longest restriction in seconds.
 """
@@ -17,14 +17,14 @@ KEYS = 200
 
 
 def main(servers: str, topic: str, name: str, rate: int, delivered_path: Path) -> None:
-    ended = Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    stopped = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     with delivered_path.open("w", buffering=1) as delivered_file:
         producer = KeyRangeProducer({"bootstrap.servers": servers}, topic)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         start, count = monotonic(), 0
-        while not ended.is_set():
+        while not stopped.is_set():
             due = int((monotonic() - start) * rate)
             for number in range(count, min(due, count + 2000)):
                 try:
@@ -33,7 +33,7 @@ def main(servers: str, topic: str, name: str, rate: int, delivered_path: Path) -
                     break
                 count = number + 1
             producer.poll()
-            ended.wait(0.01)
+            stopped.wait(0.01)
         producer.close()
         assert len(producer) == 0
     sys.stdout.write(f"{count} {producer.longest_restriction_s:.3f}\n")

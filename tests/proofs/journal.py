@@ -1,11 +1,11 @@
 """A journal of calls: a file to which the called function itself writes a line at each begin and end.
 
-It is the independent witness of the proofs. Millstream takes no part in it, so what it says holds whatever Millstream believes,
-and it outlives every process that is killed. It has a line per event, all of 32 bytes, appended by one write each. So lines of many
-processes never mix, and none is torn by SIGKILL: the kernel may stop a write at the boundary of a page only, and no line lies
-across one. The order of the lines is the order of events: a begin is written before the call does anything, an end after.
+The journal is independent evidence for the proofs: Millstream does not write it, and it survives every killed process. Each event is
+one line of 32 bytes, appended by a single write. So lines of different processes never mix, and SIGKILL tears none: the kernel can
+interrupt a write only at a page boundary, and no line crosses one. Lines are in the order of the events: a begin is written before
+the call does anything, and an end afterwards.
 
-Lines are binary, so that two million of them are columns of numpy in a moment, without parsing.
+Lines are binary, so that numpy reads two million of them quickly, without parsing.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Lines = npt.NDArray[np.void]
 
 
 class Journal:
-    """Writes lines, from any process and thread. It can be pickled: what travels is the path.
+    """Writes lines, from any process and thread. It can be pickled, which copies only the path.
 
     Args:
-        path: The file; it is made when the first line is written.
+        path: The file; it is created when the first line is written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,11 +76,11 @@ def _descriptor(path: str) -> int:
 
 
 def read(path: Path, start: int = 0) -> Lines:
-    """Read all lines that there are now.
+    """Read all current lines.
 
     Args:
-        path: The file; without one there are no lines.
-        start: How many lines to leave out, because they were read before.
+        path: The file; if it does not exist, there are no lines.
+        start: How many lines to skip at the beginning.
     """
     if not path.exists():
         return np.empty(0, LINE)
@@ -110,7 +110,7 @@ def open_calls(lines: Lines, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     """Return for each line how many calls of its group are open after it.
 
     Args:
-        lines: All lines; without processes that were killed, since a call that dies writes no end.
+        lines: All lines, but none of processes that were killed, because their last calls have no end.
         groups: The group of each line: its key, for example, or 0 for all.
 
     Example:

@@ -11,14 +11,14 @@ from .sizes import FULL
 DIRECTORY: Final = Path(__file__).parents[2] / "build" / "proofs"
 
 
-def write_result(name: str, **found: Any) -> None:
+def write_result(name: str, **values: Any) -> None:
     """Write the result of a proof to ``build/proofs/NAME.json``; a short proof only prints it.
 
     Args:
         name: Name of the proof.
-        found: Counts and ratios; nothing that depends more on the machine than on Millstream.
+        values: Counts and ratios; nothing that depends more on the machine than on Millstream.
     """
-    text = json.dumps(found, indent=1)
+    text = json.dumps(values, indent=1)
     print(name, text)  # noqa: T201 - pytest shows it when the proof fails
     if FULL:
         DIRECTORY.mkdir(parents=True, exist_ok=True)

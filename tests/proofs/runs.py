@@ -1,4 +1,4 @@
-"""What proofs of waiting have in common: topics with the time of each record, and a sampler in the background."""
+"""Helpers of several proofs: topics with the arrival time of each record, and a sampler in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Arrival(NamedTuple):
 
 
 def clocked_topic(apps: Apps, name: str, partitions: int = 1, **config: str) -> str:
-    """Create a topic in which the broker notes the time at which each record comes."""
+    """Create a topic in which the broker stores the arrival time of each record."""
     topic = f"{apps.id}-{name}"
     settings = {
         "message.timestamp.type": "LogAppendTime",
@@ -80,7 +80,7 @@ class Sampler(Generic[T]):
     def __init__(self, ask: Callable[[], T], every_s: float = 0.1) -> None:
         self._ask = ask
         self._every_s = every_s
-        self._enough = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._error: Exception | None = None
         self.samples: list[Sample[T]] = []
@@ -90,7 +90,7 @@ class Sampler(Generic[T]):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._enough.set()
+        self._stopped.set()
         self._thread.join(30)
         if self._error is not None:
             raise self._error
@@ -102,7 +102,7 @@ class Sampler(Generic[T]):
 
     def _sample(self) -> None:
         try:
-            while not self._enough.wait(self._every_s):
+            while not self._stopped.wait(self._every_s):
                 asked_ms = now_ms()
                 self.samples.append(Sample(asked_ms, self._ask()))
         except Exception as error:

@@ -19,5 +19,5 @@ def sized(short: T, full: T) -> T:
 
 
 def each_once_or_crossed(first: Sequence[object], second: Sequence[object]) -> list[tuple[object, object]]:
-    """Pair the values of two parameters of a test that starts applications: each value once, in full every combination."""
+    """Pair the values of two parameters: each value once, or all combinations if tests are run in full."""
     return sized(list(zip(first, second, strict=True)), list(product(first, second)))

@@ -1,4 +1,4 @@
-"""When Spark has committed the micro-batches of an application, from its checkpoint."""
+"""Commit times of Spark's micro-batches, from the checkpoint of an application."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 
 def committed_batches(checkpoint: Path) -> npt.NDArray[np.int64]:
-    """Return when the micro-batches were committed that Spark has put down in its checkpoint, in order, microseconds since the epoch.
+    """Return the commit times of the micro-batches in Spark's checkpoint, in order, in microseconds since the epoch.
 
-    The group's offsets are committed before Spark puts down the micro-batch. One that is killed in between is done again.
+    The offsets of the group are committed before Spark writes the commit. A micro-batch that is killed in between is repeated.
     """
     files = (file for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
     return np.sort(np.array([file.stat().st_mtime_ns // 1000 for file in files], np.int64))

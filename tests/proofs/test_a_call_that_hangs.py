@@ -1,4 +1,4 @@
-"""Proof 5: a call that hangs delays no other, no offset goes past its record, and a restart repeats only this call."""
+"""Proof 5: a call that hangs delays no other call, no committed offset passes its record, and a restart repeats only this call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STUCK = HANGING[100]
 
 
 def records(numbers: range) -> list[tuple[str, str]]:
-    """Return records; the one that hangs has a key of its own, because others of its key have to wait for it."""
+    """Return records; the one that hangs has its own key, because other records of its key would wait for it."""
     return [("stuck" if number == STUCK else f"k{number % KEYS}", str(number)) for number in numbers]
 
 
@@ -39,7 +39,7 @@ def offset_of(apps: Apps, topic: str, number: int) -> tuple[int, int]:
 
 
 def seconds(apps: Apps, sink: str, journal: Path, numbers: range) -> float:
-    """Return how long the calls of these records took, without the one that hangs: to the arrival of the last result."""
+    """Return the time from the first call of these records to the arrival of the last result, except the one that hangs."""
     first = times_ms(lines_of(among(read(journal), numbers), BEGIN)).min()
     results = [
         each for each in arrivals(apps.kafka, sink) if int(each.value) in numbers and int(each.value) != STUCK
@@ -48,16 +48,16 @@ def seconds(apps: Apps, sink: str, journal: Path, numbers: range) -> float:
     return float(last - first) / 1000
 
 
-def test_a_call_that_hangs_delays_no_other(apps: Apps, tmp_path: Path) -> None:
+def test_a_call_that_hangs_delays_no_other_call(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 2), clocked_topic(apps, "out")
-    path, go_on = tmp_path / "journal", tmp_path / "go on"
+    path, release_file = tmp_path / "journal", tmp_path / "go on"
     journal = Journal(path)
 
     async def call(value: str) -> str:
         number = int(value)
         journal.begin(number)
         await asyncio.sleep(CALL_S)
-        while number == STUCK and not go_on.exists():
+        while number == STUCK and not release_file.exists():
             await asyncio.sleep(0.05)
         journal.end(number)
         return value
@@ -67,7 +67,7 @@ def test_a_call_that_hangs_delays_no_other(apps: Apps, tmp_path: Path) -> None:
     topology = builder.build()
     with apps.start(topology) as running:
 
-        def see() -> tuple[int, dict[int, int]]:
+        def sample_offsets() -> tuple[int, dict[int, int]]:
             return running.status().batch, apps.kafka.committed(apps.id, source)
 
         def run(numbers: range, results: int) -> None:
@@ -75,34 +75,36 @@ def test_a_call_that_hangs_delays_no_other(apps: Apps, tmp_path: Path) -> None:
             eventually(partial(has, apps, sink, results), "the results", within_s=sized(120, 240))
 
         run(WARM_UP, WARM_UP.stop)
-        with Sampler(see, every_s=0.2) as sampler:
+        with Sampler(sample_offsets, every_s=0.2) as sampler:
             run(CLEAN, CLEAN.stop)
             run(HANGING, HANGING.stop - 1)
             partition, stuck = offset_of(apps, source, STUCK)
-            done = {**apps.kafka.end_offsets(source), partition: stuck}
-            eventually(lambda: apps.kafka.committed(apps.id, source) == done, "the offsets")
+            expected_offsets = {**apps.kafka.end_offsets(source), partition: stuck}
+            eventually(lambda: apps.kafka.committed(apps.id, source) == expected_offsets, "the offsets")
             begin_ms = times_ms(lines_of(among(read(path), range(STUCK, STUCK + 1)), BEGIN))[0]
             eventually(
                 lambda: now_ms() > begin_ms + HANGS_S * 1000, "the time it hangs", within_s=HANGS_S + 10
             )
             assert (calls_of(running, "running"), calls_of(running, "with_async_worker")) == (1, 1)
-            assert apps.kafka.committed(apps.id, source) == done
+            assert apps.kafka.committed(apps.id, source) == expected_offsets
     assert all(offsets.get(partition, 0) <= stuck for _, offsets in sampler.values)
     meanwhile = [sample.value[0] for sample in sampler.samples if sample.asked_ms > begin_ms]
     assert meanwhile == sorted(meanwhile)
     commits = len(set(meanwhile))
-    assert commits >= sized(3, 20)  # they go on, one a second or so when nothing else is to be done
+    assert commits >= sized(
+        3, 20
+    )  # micro-batches continue, about one per second when there is nothing else to do
     before = read(path)
-    assert len(lines_of(before, BEGIN)) == HANGING.stop  # each was called once
+    assert len(lines_of(before, BEGIN)) == HANGING.stop  # each record was called once
     # The application restarts on another host, without the calls that ran on the first one.
     os.kill(int(before["pid"][before["number"] == STUCK][0]), signal.SIGKILL)
     with apps.start(topology):
         eventually(lambda: len(read(path, len(before))) > 0, "the call to be made again")
-        go_on.touch()
+        release_file.touch()
         eventually(lambda: lag(apps.kafka, apps.id, source) == 0, "the offset")
-    again = read(path, len(before))
-    assert again["number"].tolist() == [STUCK, STUCK]
-    assert again["kind"].tolist() == [BEGIN, END]
+    after_restart = read(path, len(before))
+    assert after_restart["number"].tolist() == [STUCK, STUCK]
+    assert after_restart["kind"].tolist() == [BEGIN, END]
     assert sorted(int(each.value) for each in arrivals(apps.kafka, sink)) == [*range(HANGING.stop)]
     clean, hanging = (seconds(apps, sink, path, each) for each in (CLEAN, HANGING))
     write_result(
@@ -113,5 +115,5 @@ def test_a_call_that_hangs_delays_no_other(apps: Apps, tmp_path: Path) -> None:
         micro_batches_meanwhile=commits,
         calls_after_the_restart=1,
     )
-    # A short run is a few micro-batches long, so one of them more is much.
+    # A short run has few micro-batches, so one more makes a large difference.
     assert hanging <= 1.2 * clean + sized(5, 0)

@@ -1,4 +1,4 @@
-"""The checks of the proofs find errors: each has wrong input."""
+"""The checks of the proofs detect errors in wrong input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines_of_calls(*rows: tuple[int, int, int, int]) -> Lines:
     return lines
 
 
-def test_a_commit_beyond_an_unfinished_record() -> None:
+def test_a_commit_beyond_an_unfinished_record_is_detected() -> None:
     offsets, finished = np.array([0, 1, 5]), np.array([1_000, 9_000, 2_000])
     assert too_early([Commit(0, 0, 0), Commit(0, 1, 1_999), Commit(0, 6, 9_999)], offsets, finished) == []
     assert too_early([Commit(0, 1, 999)], offsets, finished) == [Commit(0, 1, 999)]
@@ -37,7 +37,7 @@ def test_a_commit_beyond_an_unfinished_record() -> None:
     assert too_early([Commit(0, 6, 8_999)], offsets, np.array([1, 2, NEVER])) == [Commit(0, 6, 8_999)]
 
 
-def test_a_commit_is_read_as_the_broker_writes_it() -> None:
+def test_commits_are_parsed_from_the_formats_of_the_broker() -> None:
     key = b"\x00\x01\x00\x03app\x00\x02in\x00\x00\x00\x05"
     begin = b"\x00\x00\x00\x00\x00\x00\x00\x02\xff\xff\xff\xff"
     timestamp = b"\x00\x00\x01\xa2\x00u\xd9\xb9"
@@ -57,23 +57,23 @@ def test_a_commit_is_read_as_the_broker_writes_it() -> None:
     ] == []
 
 
-def test_when_a_record_was_finished() -> None:
-    given = [
+def test_a_record_is_finished_when_a_call_for_it_first_ends_with_a_result() -> None:
+    records = [
         ConsumedRecord("in", 0, offset, 1, b"k", value) for offset, value in ((4, b"2"), (7, b"0"), (9, b"1"))
     ]
     lines = lines_of_calls(
         (BEGIN, 0, 1, 0), (FAILED, 0, 2, 0), (END, 2, 5, 0), (END, 0, 8, 0), (END, 0, 9, 0)
     )
-    assert finish_times(given, int, lines).tolist() == [5, 8, NEVER]
+    assert finish_times(records, int, lines).tolist() == [5, 8, NEVER]
 
 
-def test_a_call_for_a_record_whose_completion_was_committed() -> None:
+def test_a_call_for_a_record_whose_completion_was_committed_is_detected() -> None:
     lines = lines_of_calls((BEGIN, 0, 10, 0), (BEGIN, 1, 20, 0), (BEGIN, 0, 30, 0))
     assert called_again(lines, np.array([30, NEVER])) == 0
     assert called_again(lines, np.array([29, NEVER])) == 1
 
 
-def test_since_when_a_result_is_committed() -> None:
+def test_a_completion_is_committed_with_its_first_result() -> None:
     numbers, taken = np.array([2, 0, 2]), np.array([10, 20, 30])
     assert committed_since(numbers, taken, 4).tolist() == [20, NEVER, 10, NEVER]
 
@@ -97,7 +97,7 @@ def test_a_result_of_a_killed_attempt_proves_nothing_if_another_exists() -> None
     assert with_their_batches(numbers[::-1], taken[::-1], batches, between).tolist() == [*sound[:0:-1], NEVER]
 
 
-def test_records_of_a_key_that_complete_in_another_order() -> None:
+def test_records_of_a_key_that_complete_in_another_order_are_detected() -> None:
     keys = np.array([5, 6, 5, 6])
     right = lines_of_calls(*((END, number, 0, 0) for number in (1, 0, 3, 2)))
     wrong = lines_of_calls(*((END, number, 0, 0) for number in (1, 2, 3, 0)))
@@ -105,7 +105,7 @@ def test_records_of_a_key_that_complete_in_another_order() -> None:
     assert not completed_in_order(keys, wrong)
 
 
-def test_calls_for_many_records_overlap_if_they_have_a_key_in_common() -> None:
+def test_calls_for_many_records_overlap_if_they_share_a_key() -> None:
     keys = np.array([5, 5, 6, 6])
     apart = [
         (BEGIN, 0, 0, 1),
@@ -131,7 +131,7 @@ def test_a_chain_depends_on_each_answer_and_its_position() -> None:
     assert chains([*right, right[1]]) != serial_run(keys)
 
 
-def test_the_workload_is_what_the_issue_says() -> None:
+def test_the_workload_has_the_specified_failures_durations_and_skew() -> None:
     numbers = range(100_000)
     assert 0.045 < sum(map(fails, numbers)) / len(numbers) < 0.055
     assert min(map(lasts_ms, numbers)) == 0

@@ -1,10 +1,9 @@
-"""Proof 2: at no commit is the committed offset beyond an unfinished record, and it never goes back.
+"""Proof 2: no committed offset is beyond an unfinished record, and committed offsets never go back.
 
-The commits are those that the broker has put down, every one with its time; that a record is finished, and when, says the
-journal of the calls. So each commit is compared with all that had ended when it came. Micro-batches are small, so that there
-are many commits. The topic has gaps: records of aborted transactions, and the markers at the ends of all of them. With exactly
-once, the short form is in the proof of kills, which looks at all commits, too. The same is seen of a processor that acknowledges
-records by itself, in whatever order its work ends, with a restart in between.
+The broker has all commits with their times, and the journal of the calls shows when each record was finished. So each commit is
+compared with the calls that had ended before it. Micro-batches are small, so that there are many commits. The topic has gaps:
+records of aborted transactions, and transaction markers. With exactly once, the short form is part of the proof of kills, which
+checks all commits, too. The same is shown for a processor that acknowledges records itself, in any order, with a restart in between.
 """
 
 from __future__ import annotations
@@ -81,9 +80,7 @@ def test_no_commit_is_beyond_an_unfinished_record(apps: Apps, tmp_path: Path, gu
 
 
 @pytest.mark.parametrize("guarantee", sized(["at_least_once"], ["at_least_once", "exactly_once"]))
-def test_no_commit_is_beyond_a_record_that_was_not_acknowledged(
-    apps: Apps, tmp_path: Path, guarantee: str
-) -> None:
+def test_no_commit_is_beyond_an_unacknowledged_record(apps: Apps, tmp_path: Path, guarantee: str) -> None:
     keys = spread_keys(sized(2_000, 75_000), KEYS)
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     produce_with_gaps(apps, source, keys)
@@ -109,10 +106,10 @@ def check_order(apps: Apps, sink: str, keys: Keys) -> None:
 
 
 def check_commits(name: str, guarantee: str, apps: Apps, source: str, lines: Lines) -> None:
-    """Check that all records before each commit had ended; write the number of commits."""
-    given = apps.kafka.consume(source, isolation="read_committed")
-    offsets = np.array([record.offset for record in given])
-    finished = finish_times(given, number_of, lines)
+    """Check that all records before each commit had been finished; write the number of commits."""
+    input_records = apps.kafka.consume(source, isolation="read_committed")
+    offsets = np.array([record.offset for record in input_records])
+    finished = finish_times(input_records, number_of, lines)
     commits = commits_of(apps.kafka, apps.id, source)
     assert too_early(commits, offsets, finished) == []
     committed = [commit.offset for commit in commits]
@@ -121,8 +118,8 @@ def check_commits(name: str, guarantee: str, apps: Apps, source: str, lines: Lin
     assert len(set(committed)) >= sized(30, 1_000)
     write_result(
         f"{name}-{guarantee.replace('_', '-')}",
-        records=len(given),
-        offsets_without_a_record=committed[-1] - len(given),
+        records=len(input_records),
+        offsets_without_a_record=committed[-1] - len(input_records),
         commits=len(commits),
         different_offsets=len(set(committed)),
         beyond_an_unfinished_record=0,

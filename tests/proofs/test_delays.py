@@ -1,4 +1,4 @@
-"""Proof 8: delayed records fire when they are due, once each and none early, though everything is killed in between."""
+"""Proof 8: delayed records fire once each when they are due, and never early, although all processes are killed in between."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ pytestmark = [
 
 RECORDS = sized(2_000, 100_000)
 OVER_MS = sized(20_000, 300_000)
-"""The time in which they become due, one after the other."""
+"""The period in which the records become due, one after the other."""
 AHEAD_MS = sized(6_000, 90_000)
-"""How long after they were written the first one is due: by then all have been called once, too early."""
+"""How long after the records are written the first one is due; by then, all have been called once."""
 KILLED_AFTER = RECORDS // sized(6, 3)
-"""How many have fired when everything is killed."""
+"""How many records have fired when all processes are killed."""
 
 
 @dataclass(frozen=True)
 class Delayed:
-    """Delays the record until it is due: its value is its number and the time."""
+    """Delays each record until it is due: its value is its number and its due time."""
 
     journal: Journal
 
@@ -72,7 +72,7 @@ def committed_with_their_batches(kafka: EmbeddedKafka, name: str, topic: str, ch
 def program_of(
     kafka: EmbeddedKafka, name: str, topics: Topics, delayed: Delayed, home: Path
 ) -> Iterator[CrashedProgram]:
-    """Make a program of its own, which can be killed with all it has started."""
+    """Create a separate program, which can be killed with all its child processes."""
     for topic in (topics.input, topics.output):
         kafka.create_topic(topic, 1)
     settings = {
@@ -88,7 +88,7 @@ def program_of(
         program.kill()
 
 
-def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_delayed_records_survive_a_kill_and_never_fire_early(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     name = f"delays-{secrets.token_hex(3)}"
     topics = Topics(*(f"{name}-{part}" for part in ("in", "out", "ask", "contents")))
     path = tmp_path / "journal"
@@ -110,12 +110,14 @@ def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_p
         eventually(lambda: lag(kafka, name, topics.input) == 0, "all", within_s=150 + OVER_MS / 1000)
     lines = read(path)
     lines = lines[lines["number"] < RECORDS]
-    before -= 2  # of the record that was sent to see the program work
-    ended, again = lines_of(lines, END), lines_of(lines[before:], BEGIN)
+    before -= 2  # lines of the first record, which showed that the program works
+    ended, begins_after_restart = lines_of(lines, END), lines_of(lines[before:], BEGIN)
     late = times_ms(ended) - due[ended["number"]]
-    back = times_ms(again).min()
-    on_time = due[ended["number"]] > back + 3_000
-    run_again = set(lines_of(lines[:before], END)["number"].tolist()) & set(again["number"].tolist())
+    restarted_ms = times_ms(begins_after_restart).min()
+    on_time = due[ended["number"]] > restarted_ms + 3_000
+    run_again = set(lines_of(lines[:before], END)["number"].tolist()) & set(
+        begins_after_restart["number"].tolist()
+    )
     fired_when_killed = len(lines_of(lines[:before], END))
     write_result(
         "8-delays",
@@ -137,7 +139,7 @@ def test_delays_outlive_everything_and_none_is_early(kafka: EmbeddedKafka, tmp_p
     assert counts(lines, END, RECORDS).min() == 1
     assert all(number + 1 >= committed for number in run_again)
     assert counts(lines, END, RECORDS).sum() == RECORDS + len(run_again)
-    # Each was asked once before it was due, and never again until it was: what it answered has outlived the kill.
+    # Each record was called once before it was due and not again until then, so its delay survived the kill.
     assert (counts(lines[:before], FAILED, RECORDS) == 1).all()
     assert (lines[before:]["kind"] != FAILED).all()
     results = [int((each.value or b"").split()[0]) for each in kafka.consume(topics.output)]

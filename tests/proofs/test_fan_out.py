@@ -1,7 +1,8 @@
-"""Proof 6: a partition is split and merged under load from three producers, one killed, one stopped across a change, and a coordinator
-killed in the middle: nothing lost, nothing twice, no inversion in a key, and no restriction of a second.
+"""Proof 6: a partition is split and merged under load from three producers. One producer is killed, one is suspended during a change,
+and a coordinator is killed. No record is lost, duplicated or out of order within its key, and no restriction lasts a second.
 
-``MILLSTREAM_TEST_FAN_OUT_RATE`` sets the records per second of each producer, and ``MILLSTREAM_TEST_FAN_OUT_PAUSE_S`` the time between changes.
+``MILLSTREAM_TEST_FAN_OUT_RATE`` sets the records per second of each producer, and
+``MILLSTREAM_TEST_FAN_OUT_PAUSE_S`` the time between changes.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ pytestmark = pytest.mark.broker
 
 RATE = int(os.environ.get("MILLSTREAM_TEST_FAN_OUT_RATE", "1000"))
 PAUSE_S = float(os.environ.get("MILLSTREAM_TEST_FAN_OUT_PAUSE_S", "0.5"))
-BAR_S = sized(2.0, 1.0)
-"""With all tests, other programs may run on the machine; `make soak` has it to itself."""
+MAX_RESTRICTION_S = sized(2.0, 1.0)
+"""The longest restriction that is allowed. With all tests, other programs may run on the machine; in `make soak`, none do."""
 PROOFS = Path(__file__).parent
-DYING = """
+DYING_COORDINATOR = """
 import os, signal, sys
 from millstream.drivers.kafka.fanout.coordinator import Coordinator
 class Dying(Coordinator):
@@ -54,8 +55,8 @@ Dying({"bootstrap.servers": sys.argv[1]}, sys.argv[2]).change(0, 8)
 """
 
 
-class Sending:
-    """A producer in a process of its own."""
+class ProducerProcess:
+    """A producer in its own process."""
 
     def __init__(self, servers: str, topic: str, name: str, directory: Path) -> None:
         self.name, self.delivered_path = name, directory / name
@@ -78,7 +79,7 @@ class Sending:
 def test_a_partition_is_split_and_merged_under_load(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     topic, servers = f"fan-out-{os.getpid()}", kafka.bootstrap_servers
     kafka.create_topic(topic, partitions=1)
-    producers = [Sending(servers, topic, name, tmp_path) for name in ("steady", "killed", "stopped")]
+    producers = [ProducerProcess(servers, topic, name, tmp_path) for name in ("steady", "killed", "stopped")]
     steady, killed, stopped = producers
     coordinator = Coordinator({"bootstrap.servers": servers}, topic)
     try:
@@ -88,7 +89,7 @@ def test_a_partition_is_split_and_merged_under_load(kafka: EmbeddedKafka, tmp_pa
         killed.signal(signal.SIGKILL)
         change(coordinator, 2)
         sleep(PAUSE_S)
-        dying = subprocess.run([sys.executable, "-c", DYING, servers, topic], check=False)
+        dying = subprocess.run([sys.executable, "-c", DYING_COORDINATOR, servers, topic], check=False)
         assert dying.returncode == -signal.SIGKILL
         wait_until_given_up(servers, topic)
         sleep(PAUSE_S)
@@ -117,7 +118,7 @@ def test_a_partition_is_split_and_merged_under_load(kafka: EmbeddedKafka, tmp_pa
         assert sorted(found[name]) == list(range(int(count))), f"{name}: lost or twice"
     assert len(set(found["killed"])) == len(found["killed"]), "twice"
     assert killed.delivered() <= set(found["killed"]), "lost after it was delivered"
-    assert max(restrictions.values()) < BAR_S
+    assert max(restrictions.values()) < MAX_RESTRICTION_S
 
 
 def test_a_topic_that_does_not_exist_gets_no_control_topic(kafka: EmbeddedKafka) -> None:
@@ -127,10 +128,10 @@ def test_a_topic_that_does_not_exist_gets_no_control_topic(kafka: EmbeddedKafka)
     assert broker.partition_counts(["nowhere", "nowhere-fanout"]) == {}
 
 
-def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
+def test_a_producer_that_is_fenced_while_it_cancels_a_change_continues(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a loaded machine: it cancels a change, and another coordinator has already fenced it."""
+    """This happens on a loaded machine: another coordinator has already fenced the producer that cancels a change."""
     topic, settings = f"fenced-{os.getpid()}", {"bootstrap.servers": kafka.bootstrap_servers}
     kafka.create_topic(topic, partitions=1)
     fenced: list[str] = []
@@ -144,8 +145,8 @@ def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
     monkeypatch.setattr(restrictions, "cancel", cancel_too_late)
     with KeyRangeProducer(settings, topic) as producer:
         control = ControlLog(settings, topic, 30)
-        held = control.ledger.state(0).announced(2).holding()
-        write(take_over(settings, control), control, held)  # and never finishes it
+        held_state = control.ledger.state(0).announced(2).holding()
+        write(take_over(settings, control), control, held_state)  # this coordinator never finishes the change
         control.barrier()
         control.expect(lambda: control.ledger.state(0).pending is None, "the change to be cancelled")
         producer.produce(topic, b"value", b"key")
@@ -155,7 +156,7 @@ def test_a_producer_that_is_fenced_while_it_cancels_a_change_goes_on(
     control.close()
 
 
-def test_records_that_were_stored_without_an_acknowledgement_are_sent_again_once(
+def test_records_stored_without_an_acknowledgement_are_sent_again_without_duplicates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[bytes | None] = []
@@ -172,7 +173,7 @@ def test_records_that_were_stored_without_an_acknowledgement_are_sent_again_once
                 threading.Timer(8, kafka.resume).start()
 
         monkeypatch.setattr(ProducerSession, "_produce", produce)
-        # The request with the second record times out, and the broker still finds it when it goes on.
+        # The request with the second record times out, and the broker still reads it after it resumes.
         settings = {"bootstrap.servers": kafka.bootstrap_servers, "socket.timeout.ms": 2_000}
         with KeyRangeProducer(settings, "topic", patience_s=5) as producer:
             producer.produce("topic", b"first", b"key")
@@ -203,17 +204,20 @@ def wait_until_given_up(servers: str, topic: str) -> None:
 
 
 def in_order(kafka: EmbeddedKafka, history: History) -> dict[str, list[int]]:
-    """Read all epochs as a reader of the whole partition; return the numbers of each producer. Fails if a key has an inversion."""
+    """Read all epochs as a reader of the whole partition; return the numbers of each producer. Fails if a key is out of order."""
     topics = {stretch.log.topic for epoch in history.epochs for stretch in epoch.stretches}
     records = {topic: kafka.consume(topic, isolation="read_committed") for topic in topics}
     numbers: dict[str, list[int]] = defaultdict(list)
     last: dict[tuple[str, bytes], tuple[int, int]] = {}
-    inside = 0
+    record_count = 0
     for epoch in history.epochs:
         for stretch in epoch.stretches:
             for record in records[stretch.log.topic]:
-                behind = float("inf") if stretch.end is None else stretch.end
-                if record.partition != stretch.log.partition or not stretch.start <= record.offset < behind:
+                end_offset = float("inf") if stretch.end is None else stretch.end
+                if (
+                    record.partition != stretch.log.partition
+                    or not stretch.start <= record.offset < end_offset
+                ):
                     continue
                 assert record.key is not None
                 assert record.value is not None
@@ -225,6 +229,6 @@ def in_order(kafka: EmbeddedKafka, history: History) -> dict[str, list[int]]:
                 assert before[1] < current[1], f"an inversion in {record.key!r} of {name}"
                 last[name, record.key] = current
                 numbers[name].append(int(number))
-                inside += 1
-    assert inside == sum(map(len, records.values())), "records outside of all epochs"
+                record_count += 1
+    assert record_count == sum(map(len, records.values())), "records outside of all epochs"
     return numbers

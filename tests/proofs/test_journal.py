@@ -1,4 +1,4 @@
-"""The journal contains every event in order, with any number of writers, however they end."""
+"""The journal contains every event in order, with any number of writers, even if they are killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def writer(path: Path, first: int, count: int) -> subprocess.Popen[bytes]:
     )
 
 
-def test_lines_have_the_event_its_time_and_its_process(tmp_path: Path) -> None:
+def test_lines_contain_the_event_its_time_and_its_process(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     assert len(read(path)) == 0
     before = time.time_ns() // 1000
@@ -68,7 +68,7 @@ def test_lines_of_many_processes_do_not_mix_and_a_kill_tears_none(tmp_path: Path
         assert (np.diff(of_process["number"][::2]) == 1).all()
 
 
-def test_calls_of_a_group_that_overlap_are_counted() -> None:
+def test_overlapping_calls_of_a_group_are_counted() -> None:
     lines = np.zeros(6, LINE)
     lines["kind"] = [BEGIN, BEGIN, BEGIN, FAILED, END, END]
     assert open_calls(lines, np.zeros(6, np.int64)).tolist() == [1, 2, 3, 2, 1, 0]

@@ -1,13 +1,13 @@
-"""Proofs 3 and 10: killed again and again, nothing is lost, and nothing is called again whose completion was committed.
+"""Proofs 3 and 10: despite repeated kills, no record is lost, and none is called again after its completion was committed.
 
-The crash harness runs its application of calls, whose function also keeps the journal here. What was committed, and when, says
-the broker: the harness's results carry the time at which it took them. With exactly once, a result that can be read has been
-committed, and by then its record must not be called any more (proof 10 is what the harness itself checks: results, state and offsets
-are those of the oracle). With at least once, a result is committed when Spark has put down its micro-batch, which it does
-in a file of the checkpoint. The group's commits are compared with the journal as in proof 2, over all crashes.
+The crash harness runs its application of calls, whose function also writes a journal. The broker shows what was committed, and when:
+results carry the time at which it accepted them. With exactly once, a result that can be read has been committed, and its record must
+not be called after that (proof 10 consists of the checks of the harness: results, state and offsets equal those of the oracle). With
+at least once, a result is committed when Spark writes the commit of its micro-batch to a file of the checkpoint. The commits of the
+group are compared with the journal as in proof 2, across all crashes.
 
-Only calls whose results were not committed may be made again; how many, the results tell. What a micro-batch sent before a
-kill is not what it commits: without another result of its record it is taken as committed, otherwise it tells nothing.
+Only calls whose results were not committed may be repeated; their number is part of the result. Results that a micro-batch sent
+before a kill are not those that it commits: such a result counts as committed only if its record has no other one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def journaling(journal: Journal) -> App:
         return answer
 
     settings = {"spark": {"spark.sql.streaming.minBatchesToRetain": "100000"}}
-    # Results carry the time at which the broker took them, so that they can be compared with what happened elsewhere.
+    # Results carry the time at which the broker accepted them, so that they can be compared with other events.
     output = {"message.timestamp.type": "LogAppendTime"}
     return dataclasses.replace(calling(journaled), settings=settings, output=output)
 
@@ -79,18 +79,18 @@ def number_of(value: bytes) -> int:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is left of a run.
+    """The evidence that a run leaves.
 
     Attributes:
-        given: The records of the input topic.
+        input_records: The records of the input topic.
         output: The results that can be read.
-        commits: Those of the group.
+        commits: The commits of the group.
         batches: When Spark's micro-batches were committed.
-        kills: When something was killed.
+        kills: When processes were killed.
         lines: The journal of the calls.
     """
 
-    given: list[ConsumedRecord]
+    input_records: list[ConsumedRecord]
     output: list[ConsumedRecord]
     commits: list[Commit]
     batches: Times
@@ -98,10 +98,10 @@ class Evidence:
     lines: Lines
 
 
-def killed(
+def run_with_kills(
     guarantee: Guarantee, seed: int, targets: tuple[Target, ...], home: Path
 ) -> tuple[Report, Evidence]:
-    """Run the application of calls with some kills; repeat the run if the broker has spoiled it."""
+    """Run the application of calls with some kills; repeat the run if the broker spoiled it."""
     directory = home
 
     def run(seed: int, attempt: int) -> Report:
@@ -131,52 +131,59 @@ def killed(
         )
 
 
-def check_commits(found: Evidence) -> None:
+def check_commits(evidence: Evidence) -> None:
     """Check that no commit of any partition was beyond an unfinished record, and none went back."""
-    for partition in {record.partition for record in found.given}:
-        given = [record for record in found.given if record.partition == partition]
-        commits = [commit for commit in found.commits if commit.partition == partition]
-        offsets = np.array([record.offset for record in given])
-        assert too_early(commits, offsets, finish_times(given, number_of, found.lines)) == []
+    for partition in {record.partition for record in evidence.input_records}:
+        input_records = [record for record in evidence.input_records if record.partition == partition]
+        commits = [commit for commit in evidence.commits if commit.partition == partition]
+        offsets = np.array([record.offset for record in input_records])
+        assert too_early(commits, offsets, finish_times(input_records, number_of, evidence.lines)) == []
         assert [commit.offset for commit in commits] == sorted(commit.offset for commit in commits)
 
 
-def check_calls(found: Evidence, guarantee: Guarantee) -> None:
-    """Check that no record was called after its completion was committed, and no two of a key at once in one async worker."""
-    answered = np.array([number_of(json.loads(record.value or b"")[1].encode()) for record in found.output])
-    taken = np.array([record.timestamp * 1000 + 999 for record in found.output])
+def check_calls(evidence: Evidence, guarantee: Guarantee) -> None:
+    """Check that no record was called after its completion was committed, and no two records of a key at once in an async worker."""
+    answered = np.array(
+        [number_of(json.loads(record.value or b"")[1].encode()) for record in evidence.output]
+    )
+    taken = np.array([record.timestamp * 1000 + 999 for record in evidence.output])
     if guarantee == "at_least_once":
-        taken = with_their_batches(answered, taken, found.batches, found.kills)
-    since = committed_since(answered, taken, len(found.given))
+        taken = with_their_batches(answered, taken, evidence.batches, evidence.kills)
+    since = committed_since(answered, taken, len(evidence.input_records))
     assert (since < NEVER).all()
-    assert called_again(found.lines, since) == 0
-    names = {key: index for index, key in enumerate(sorted({record.key or b"" for record in found.given}))}
-    keys = np.zeros(len(found.given), np.int64)
-    keys[[number_of(record.value or b"") for record in found.given]] = [
-        names[record.key or b""] for record in found.given
+    assert called_again(evidence.lines, since) == 0
+    names = {
+        key: index
+        for index, key in enumerate(sorted({record.key or b"" for record in evidence.input_records}))
+    }
+    keys = np.zeros(len(evidence.input_records), np.int64)
+    keys[[number_of(record.value or b"") for record in evidence.input_records]] = [
+        names[record.key or b""] for record in evidence.input_records
     ]
-    async_workers = found.lines["pid"].astype(np.int64) * len(names)
-    assert overlaps(found.lines, keys[found.lines["number"]] + async_workers) == 0
+    async_workers = evidence.lines["pid"].astype(np.int64) * len(names)
+    assert overlaps(evidence.lines, keys[evidence.lines["number"]] + async_workers) == 0
 
 
 @pytest.mark.parametrize(("guarantee", "seed", "targets"), RUNS, ids=[f"{run[0]}-{run[1]}" for run in RUNS])
-def test_nothing_is_lost_and_nothing_committed_is_called_again(
+def test_no_record_is_lost_and_no_committed_record_is_called_again(
     guarantee: Guarantee, seed: int, targets: tuple[Target, ...], tmp_path: Path
 ) -> None:
-    report, found = killed(guarantee, seed, targets, tmp_path)
+    report, evidence = run_with_kills(guarantee, seed, targets, tmp_path)
     assert report.ok, str(report)
     assert sorted(kill.target for kill in report.kills) == sorted(targets)
-    assert not any("committed offsets" in end for end in report.ends)  # a start waits for no dead transaction
-    check_commits(found)
-    check_calls(found, guarantee)
+    assert not any(
+        "committed offsets" in end for end in report.ends
+    )  # a start does not wait for an abandoned transaction
+    check_commits(evidence)
+    check_calls(evidence, guarantee)
     write_result(
         f"kills-{guarantee.replace('_', '-')}-{seed}",
-        records=len(found.given),
+        records=len(evidence.input_records),
         kills=dict(Counter(targets)),
         lost=report.findings.lost,
         results_again=report.findings.duplicated,
-        commits=len(found.commits),
+        commits=len(evidence.commits),
         beyond_an_unfinished_record=0,
         called_after_its_commit=0,
-        results_of_calls_again=len(lines_of(found.lines, END)) - len(found.given),
+        results_of_calls_again=len(lines_of(evidence.lines, END)) - len(evidence.input_records),
     )

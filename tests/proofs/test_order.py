@@ -1,8 +1,8 @@
-"""Proof 1: whatever overlaps and fails, each key's records are called one after the other, each completes once, in order.
+"""Proof 1: despite overlapping and failing calls, the records of each key are called one after the other and complete once, in order.
 
-One partition, calls of 0 to 5 ms, of which one in twenty fails twice; once over 10,000 keys, once over 1,000 keys that follow
-Zipf's law with exponent 1.1, of which the first has 18 % of all records. What happened is read from the journal of the calls
-and from the output topic, and the answers are compared with those of a serial run.
+There is one partition, calls take 0 to 5 ms, and one record in twenty fails twice. There are 10,000 uniformly distributed keys, or 1,000
+keys that follow Zipf's law with exponent 1.1, of which the first has 18 % of all records. The tests check the journal of the calls and
+the output topic, and compare the answers with those of a serial run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(apps: Apps, path: Path, keys: Keys, function: object, **options: object)
 def check_answers(keys: Keys, output: list[ConsumedRecord]) -> None:
     """Compare the chain of each key with that of the serial run."""
     seen = chains(((record.key or b"").decode(), (record.value or b"").decode()) for record in output)
-    assert len(output) == len(keys)  # with equal chains: each answer once
+    assert len(output) == len(keys)  # together with equal chains: each answer occurs once
     assert seen == serial_run(keys)
 
 
@@ -61,7 +61,7 @@ def check_attempts(keys: Keys, lines: Lines) -> None:
     assert (counts(lines, BEGIN, len(keys)) == np.where(failing, 1 + FAILS, 1)).all()
 
 
-def check_alone(keys: Keys, lines: Lines) -> None:
+def check_no_overlap(keys: Keys, lines: Lines) -> None:
     """Check that no two records of a key were called at once, and that they completed in order."""
     assert overlaps(lines, keys[lines["number"]]) == 0
     assert completed_in_order(keys, lines)
@@ -74,12 +74,12 @@ def write_result_of_single_calls(name: str, keys: Keys, lines: Lines) -> None:
         records=len(keys),
         keys=len(np.unique(keys)),
         calls=len(lines) // 2,
-        most_open=most(lines),
+        most_open=max_open_calls(lines),
         calls_per_second=rate(lines),
     )
 
 
-def most(lines: Lines) -> int:
+def max_open_calls(lines: Lines) -> int:
     """Return how many calls were open at once."""
     return int(open_calls(lines, np.zeros(len(lines), np.int64)).max())
 
@@ -89,18 +89,18 @@ def rate(lines: Lines) -> int:
     return round(len(lines) / 2 / float(lines["at_us"][-1] - lines["at_us"][0]) * 1e6)
 
 
-def test_ten_thousand_keys_keep_their_order(apps: Apps, tmp_path: Path) -> None:
+def test_records_of_ten_thousand_keys_keep_their_order(apps: Apps, tmp_path: Path) -> None:
     keys = spread_keys(sized(20_000, 1_000_000), 10_000)
     output = run(apps, tmp_path, keys, Enrich(Journal(tmp_path / "journal")))
     lines = read(tmp_path / "journal")
     check_answers(keys, output)
     check_attempts(keys, lines)
-    check_alone(keys, lines)
-    assert IN_FLIGHT // 2 < most(lines) <= IN_FLIGHT
+    check_no_overlap(keys, lines)
+    assert IN_FLIGHT // 2 < max_open_calls(lines) <= IN_FLIGHT
     write_result_of_single_calls("order-10000-keys", keys, lines)
 
 
-def test_a_hot_key_keeps_its_order_and_batches_do_too(apps: Apps, tmp_path: Path) -> None:
+def test_a_hot_key_keeps_its_order_with_batches(apps: Apps, tmp_path: Path) -> None:
     keys = zipf_keys(sized(8_000, 1_000_000), 1_000, 1.1)
     output = run(apps, tmp_path, keys, EnrichBatch(Journal(tmp_path / "journal")), batch=(128, 20))
     lines = read(tmp_path / "journal")
@@ -117,11 +117,11 @@ def test_a_hot_key_keeps_its_order_and_batches_do_too(apps: Apps, tmp_path: Path
     )
 
 
-def test_a_hot_key_keeps_its_order(apps: Apps, tmp_path: Path) -> None:
+def test_a_hot_key_keeps_its_order_with_single_calls(apps: Apps, tmp_path: Path) -> None:
     keys = zipf_keys(sized(1_000, 20_000), 1_000, 1.1)
     output = run(apps, tmp_path, keys, Enrich(Journal(tmp_path / "journal")))
     lines = read(tmp_path / "journal")
     check_answers(keys, output)
     check_attempts(keys, lines)
-    check_alone(keys, lines)
+    check_no_overlap(keys, lines)
     write_result_of_single_calls("order-zipf", keys, lines)

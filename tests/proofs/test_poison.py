@@ -1,7 +1,7 @@
-"""Proof 9: records whose calls fail again and again, without end, do not slow the others down.
+"""Proof 9: records whose calls always fail do not slow down other records.
 
-Calls that end in a result take 20 ms, and ten of them run at once, so five hundred a second are possible. What is poison is refused
-at once: an attempt that takes time takes it from others, for whichever record, because no more than ``max_in_flight`` run.
+Successful calls take 20 ms, and ten of them run at once, so 500 a second are possible. Calls for poison records fail immediately,
+because an attempt that takes time occupies one of the ``max_in_flight`` calls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def per_second(path: Path, numbers: range, begin_ms: float, seconds: int) -> flo
     return float(((times >= since) & (times < begin_ms + seconds * 1000)).sum()) / (seconds - SETTLING_S)
 
 
-def test_poison_does_not_slow_the_others_down(apps: Apps, tmp_path: Path) -> None:
+def test_poison_records_do_not_slow_down_other_records(apps: Apps, tmp_path: Path) -> None:
     source, sink = apps.topic("in", 1), apps.topic("out", 1)
     path = tmp_path / "journal"
     journal = Journal(path)
@@ -89,7 +89,7 @@ def test_poison_does_not_slow_the_others_down(apps: Apps, tmp_path: Path) -> Non
             )
             if numbers is CLEAN:
                 eventually(lambda: ended(CLEAN) == len(CLEAN), "the rest", within_s=2 * CLEAN_S + 30)
-        # The status is that of the last micro-batch; it may have begun while no poison waited.
+        # The status is that of the last micro-batch, which may have begun while no poison record waited.
         eventually(lambda: calls_of(running, "waiting") > 0, "a retry that waits")
     clean = per_second(path, CLEAN, began[CLEAN], CLEAN_S)
     poisoned = per_second(path, POISONED, began[POISONED], POISONED_S)

@@ -1,4 +1,4 @@
-"""Proof 7: retries run when they are due, as often as configured, and a final failure is finished when its topic has it."""
+"""Proof 7: retries run when due, as often as configured, and a record that fails is finished when its dead letter is written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(sized(6
 FAILING = sized(60, 2_000)
 """Records whose calls always fail."""
 LATER = sized(500, 10_000)
-"""Records that wait for a long time meanwhile."""
+"""Records that wait for a long time during the test."""
 RETRY = ms.Retry(initial=200, factor=2, cap=5_000, jitter=0, max_attempts=sized(5, 8))
 ATTEMPTS = sized(5, 8)
 A_LONG_TIME_MS = 3_600_000
@@ -51,7 +51,7 @@ def last_micro_batch(spark: SparkSession) -> MicroBatch | None:
 
 
 def waits(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
-    """Return when each attempt but the first was due, by the attempt before it, and when it began."""
+    """Return when each attempt but the first was due, according to the attempt before it, and when it began."""
     due: list[float] = []
     began: list[float] = []
     for number in range(FAILING):
@@ -65,7 +65,7 @@ def waits(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
 
 
 def later_than_a_micro_batch(due: np.ndarray, began: np.ndarray, batches: Sequence[MicroBatch]) -> np.ndarray:
-    """Return how late each was, less the longest micro-batch that ran between its due time and its begin."""
+    """Return how late each attempt was, less the longest micro-batch that ran between its due time and its begin."""
     begins, ends = np.array([b.begin for b in batches]), np.array([b.end for b in batches])
     took = ends - begins
     longest = np.array(
@@ -77,8 +77,8 @@ def later_than_a_micro_batch(due: np.ndarray, began: np.ndarray, batches: Sequen
     return began - due - longest
 
 
-@pytest.mark.alone  # it measures how late they are
-def test_retries_come_when_they_are_due_and_then_the_letter(
+@pytest.mark.alone  # it measures delays
+def test_retries_run_when_due_and_then_a_dead_letter_is_written(
     apps: Apps, spark: SparkSession, tmp_path: Path
 ) -> None:
     source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
@@ -136,7 +136,7 @@ def test_retries_come_when_they_are_due_and_then_the_letter(
         assert headers["millstream.error.topic"] == source
         assert int(headers["millstream.error.offset"]) == sent[letter.value]
     assert sorted(int(letter.value or b"") for letter in letters) == [*range(FAILING)]
-    # In a short run one micro-batch that a busy machine holds up is many.
+    # In a short run, one micro-batch that a busy machine delays affects many retries.
     assert (beyond > sized(1_000, 50)).sum() == 0
 
 
@@ -149,7 +149,7 @@ def set_largest_record(apps: Apps, topic: str, size: int) -> None:
         future.result(30)
 
 
-def test_without_a_topic_for_its_letter_a_record_is_not_finished(apps: Apps, tmp_path: Path) -> None:
+def test_a_record_is_not_finished_while_its_dead_letter_cannot_be_written(apps: Apps, tmp_path: Path) -> None:
     source, sink, dead = apps.topic("in", 1), apps.topic("out", 1), apps.topic("dead", 1)
     count, failing = 200, range(20, 200, 20)
 

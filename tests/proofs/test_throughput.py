@@ -1,7 +1,7 @@
-"""Proof 4: calls of 10 ms, one partition, in the order of keys: how many results per second come through Kafka and Spark.
+"""Proof 4: results per second through Kafka and Spark, with calls of 10 ms, one partition, and order by key.
 
-Results are timed by the broker, and the start is left out. How fast Confluent's Parallel Consumer is on the same broker, ``python -m
-bench --only calls-100,calls-1000`` tells.
+The broker times the results, and the start is left out. ``python -m bench --only calls-100,calls-1000`` measures Confluent's Parallel
+Consumer on the same broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [
 
 KEYS = 10_000
 RUNS = [(100, 150_000, 5_000), (1_000, 1_000_000, 20_000)] if FULL else [(1_000, 20_000, 500)]
-"""Calls in flight, records, and the results per second that are wanted; one call after the other would be 100."""
+"""Calls in flight, records, and the required results per second; serial calls would reach 100."""
 
 
 async def answered(value: str) -> str:
@@ -36,7 +36,9 @@ async def answered(value: str) -> str:
 
 
 @pytest.mark.parametrize(("in_flight", "records", "least"), RUNS)
-def test_calls_that_take_ten_milliseconds(apps: Apps, in_flight: int, records: int, least: int) -> None:
+def test_calls_of_ten_milliseconds_reach_the_required_throughput(
+    apps: Apps, in_flight: int, records: int, least: int
+) -> None:
     source, sink = apps.topic("in", 1), clocked_topic(apps, "out")
     builder = ms.StreamsBuilder()
     builder.stream(source).map_values_async(answered, max_in_flight=in_flight).to(sink)
@@ -47,7 +49,7 @@ def test_calls_that_take_ten_milliseconds(apps: Apps, in_flight: int, records: i
     seen: dict[int, int] = {}
     for arrival in found:
         number = int(arrival.value)
-        assert seen.get(number % KEYS, -1) < number  # in the order of the key, each once
+        assert seen.get(number % KEYS, -1) < number  # in order within the key, each once
         seen[number % KEYS] = number
     assert len(found) == records
     per_second = round(rate([arrival.timestamp_ms for arrival in found]))

@@ -1,6 +1,6 @@
-"""A processor that does its work in threads of its own and acknowledges what has ended, in the order in which that ends.
+"""A processor that works in its own threads and acknowledges records in the order in which their work ends.
 
-What a call of the same number does is in ``enrichment``: it lasts as long here and has the same answer, but never fails.
+Durations and answers are those of the calls in ``enrichment``, but the work never fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import millstream as ms
 from .enrichment import answer, lasts_ms
 from .journal import Journal
 
-LOOK_EVERY_MS = 20
+CHECK_INTERVAL_MS = 20
 
 _WORK: dict[ms.RecordMetadata, Future[str]] = {}
 """The work of all processors in this process."""
@@ -35,32 +35,32 @@ class Working(ms.Processor[str, str, str, str]):
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._taken: dict[ms.RecordMetadata, ms.Record[str, str]] = {}
+        self._unacknowledged: dict[ms.RecordMetadata, ms.Record[str, str]] = {}
 
     def init(self, context: ms.ProcessorContext[str, str]) -> None:
-        """Check periodically what has ended."""
+        """Check periodically which work has ended."""
         super().init(context)
-        context.schedule(LOOK_EVERY_MS, ms.wall_clock, self._look)
+        context.schedule(CHECK_INTERVAL_MS, ms.wall_clock, self._forward_finished)
 
     def process(self, record: ms.Record[str, str]) -> None:
         """Start the work, unless an earlier processor in this process has started it."""
         metadata = self.context.record_metadata
         assert metadata is not None
-        self._taken[metadata] = record
+        self._unacknowledged[metadata] = record
         if metadata not in _WORK:
-            _WORK[metadata] = _pool().submit(_worked, self._journal, int(record.value))
+            _WORK[metadata] = _pool().submit(_do_work, self._journal, int(record.value))
 
-    def _look(self, now_ms: int) -> None:
-        ended = [metadata for metadata in self._taken if _WORK[metadata].done()]
+    def _forward_finished(self, now_ms: int) -> None:
+        ended = [metadata for metadata in self._unacknowledged if _WORK[metadata].done()]
         for metadata in sorted(
             ended, key=lambda metadata: lasts_ms(metadata.offset)
-        ):  # in no order of offsets
-            record = self._taken.pop(metadata)
+        ):  # not in the order of offsets
+            record = self._unacknowledged.pop(metadata)
             self.context.forward(record.with_value(_WORK.pop(metadata).result()))
             self.context.acknowledge(metadata)
 
 
-def _worked(journal: Journal, number: int) -> str:
+def _do_work(journal: Journal, number: int) -> str:
     journal.begin(number)
     time.sleep(lasts_ms(number) / 1000)  # the work
     journal.end(number)
@@ -68,7 +68,7 @@ def _worked(journal: Journal, number: int) -> str:
 
 
 def working(source: str, sink: str, journal: Journal, **options: Any) -> ms.Topology:
-    """Return a topology of such a processor, with the options of its node."""
+    """Return a topology with this processor, whose node has these options."""
     builder = ms.StreamsBuilder()
     answers = builder.stream(source).process(partial(Working, journal), acknowledges=True, **options)
     answers.to(sink)

@@ -1,6 +1,6 @@
-"""Properties: engine, stores and log against models, over inputs that Hypothesis makes up.
+"""Property tests: engine, stores and log are compared with models, with inputs that Hypothesis generates.
 
-Runs are deterministic and bounded (profile `millstream`); `HYPOTHESIS_PROFILE=random` takes other examples each time, and
-`thorough` many more of them. A test that depends on rare states counts how often it was in them, and demands far less than
-the usual: what is drawn changes with every edit of the code.
+Runs are deterministic and bounded (profile `millstream`); `HYPOTHESIS_PROFILE=random` uses other examples each time, and
+`thorough` many more of them. A test that depends on rare states counts its visits to them, and requires far fewer than usual,
+because the examples change with every edit of the code.
 """

@@ -1,4 +1,4 @@
-"""The engines of committed content behind one interface, and a count of visits."""
+"""The engines of committed content behind one interface, and a counter of visited states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STORE = "store"
 
 
 class Engine(Protocol):
-    """Byte stores: committed content that is read in one view until it is written."""
+    """Byte stores whose committed content is read in one view until the next commit."""
 
     def stores(self) -> ByteStores: ...
 
@@ -33,7 +33,7 @@ class Engine(Protocol):
 
 
 class OneStore:
-    """What tests of a single byte store need."""
+    """Methods for tests of a single byte store."""
 
     def stores(self) -> ByteStores:
         raise NotImplementedError
@@ -94,7 +94,7 @@ class Rocksdb(Copied):
 
 
 def each_engine(variants: Collection[str], with_lmdb: str) -> list[tuple[type[Memory] | type[Copied], str]]:
-    """Pair all variants of a store with memory, and one also with LMDB, all in `make soak`: an engine sees only bytes."""
+    """Pair all variants of a store with memory, and one with LMDB (in `make soak`, all): an engine sees only bytes."""
     on_lmdb = variants if FULL else [with_lmdb]
     return [*((Memory, variant) for variant in variants), *((Lmdb, variant) for variant in on_lmdb)]
 
@@ -116,12 +116,12 @@ def neighbours(count: int, groups: int) -> list[bytes]:
 
 
 class Visits(Counter[str]):
-    """How often a test was in the states it is about."""
+    """Counts how often a test reached the states that it is about."""
 
     def demand(self, **least: int) -> None:
-        """Fail if a state was not visited at all; the number is how often it was visited when the test was written.
+        """Fail if a state was never visited; the number is how often it was visited when the test was written.
 
-        With fresh seeds, a rare state may be missed by chance: what is demanded holds for examples that are always the same.
+        With random seeds, a rare state may be missed by chance, so this is only checked for fixed examples.
         """
         if not settings().derandomize:
             return

@@ -1,4 +1,4 @@
-"""A store on an engine in successive batches, as the state machines of all kinds of stores drive it."""
+"""A store on an engine in successive batches, for the state machines of all kinds of stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .engines import Engine
 
 
 class StoreTask:
-    """The task of a store: a stream time that tests set, and counts of what was dropped."""
+    """A fake task for a store, with a stream time that tests set and counts of dropped records."""
 
     def __init__(self) -> None:
         self.stream_time = -1
@@ -27,7 +27,7 @@ class StoreTask:
 
 
 class StoreHarness:
-    """One store in successive batches. Every batch has a new store, which knows what was committed and its memory."""
+    """One store in successive batches. Every batch opens a new store with the committed content and the memory of the last one."""
 
     def __init__(self, make: Callable[[], Engine], spec: ms.stores.StoreSpec) -> None:
         self.engine = make()

@@ -1,4 +1,4 @@
-"""Admission: fair, within its limit, never beyond the ends, everything exactly once."""
+"""Admission is fair, stays within its limit and the end offsets, and covers every record exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offsets(partitions: dict[tuple[str, int], int]) -> Offsets:
     return result
 
 
-def test_a_batch_is_shared_fairly() -> None:
+def test_a_batch_is_shared_fairly_among_partitions() -> None:
     visits = Visits()
 
     @settings(max_examples=100)
@@ -51,7 +51,7 @@ def test_a_batch_is_shared_fairly() -> None:
 
 
 @given(PARTITIONS, st.integers(1, 500))
-def test_batch_after_batch_reaches_the_end(
+def test_successive_batches_reach_the_end_offsets(
     partitions: dict[tuple[str, int], tuple[int, int]], limit: int
 ) -> None:
     position = offsets({partition: begin for partition, (begin, _) in partitions.items()})
@@ -68,7 +68,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 400)), max_size=8
 )
 
 
-def test_readers_cover_everything_once() -> None:
+def test_readers_cover_every_offset_once() -> None:
     visits = Visits()
 
     @settings(max_examples=100)
@@ -89,7 +89,7 @@ def test_readers_cover_everything_once() -> None:
     visits.demand(**{"cut": 10, "several readers": 10})
 
 
-def test_what_is_read_whole_is_never_cut() -> None:
+def test_ranges_that_must_be_read_whole_are_never_cut() -> None:
     visits = Visits()
 
     @settings(max_examples=100)
@@ -113,7 +113,9 @@ def offsets_in(parts: object) -> Counter[tuple[int, int]]:
 
 
 @given(PARTITIONS, st.integers(1, 300))
-def test_ranges_are_what_was_admitted(partitions: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
+def test_ranges_contain_exactly_the_admitted_offsets(
+    partitions: dict[tuple[str, int], tuple[int, int]], limit: int
+) -> None:
     start = offsets({partition: begin for partition, (begin, _) in partitions.items()})
     end = admit(
         start, offsets({partition: begin + more for partition, (begin, more) in partitions.items()}), limit

@@ -1,4 +1,4 @@
-"""The age of the oldest record, from a histogram of few spans, against the real records."""
+"""The time of the oldest record in a histogram of few spans, compared with the real records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.core.engine.asynchronous.stored_counts import AgeHistogram
 from .engines import Visits
 
 
-def test_the_oldest_is_a_lower_bound_and_exact_while_times_are_few() -> None:
+def test_the_oldest_time_is_a_lower_bound_and_exact_if_there_are_few_times() -> None:
     visits = Visits()
 
     @settings(max_examples=60, deadline=None)

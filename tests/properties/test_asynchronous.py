@@ -1,4 +1,4 @@
-"""UnfinishedOffsets, handover, retirement and dispatcher against simple models."""
+"""Unfinished offsets, reorder buffer, in-flight window and dispatcher, compared with simple models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 class TestCommittableOffset:
-    def test_it_is_never_past_an_unfinished_offset_and_never_goes_back(self) -> None:
+    def test_is_never_past_an_unfinished_offset_and_never_goes_back(self) -> None:
         visits = Visits()
 
         @settings(max_examples=200)
@@ -76,7 +76,7 @@ class TestCommittableOffset:
 
 
 @pytest.mark.parametrize("groups", [None, 2])
-def test_records_of_a_group_retire_as_they_came_and_each_once(groups: int | None) -> None:
+def test_records_of_a_group_are_released_once_each_in_order_of_arrival(groups: int | None) -> None:
     @settings(max_examples=100)
     @given(st.integers(0, 20), SEEDS)
     def runs(count: int, seed: int) -> None:
@@ -103,7 +103,7 @@ def test_records_of_a_group_retire_as_they_came_and_each_once(groups: int | None
 
 class TestInFlightWindow:
     @pytest.mark.parametrize("closing", [False, True])
-    def test_limits_hold_and_a_closed_line_keeps_its_order(self, closing: bool) -> None:
+    def test_limits_hold_and_a_blocking_line_keeps_its_order(self, closing: bool) -> None:
         visits = Visits()
 
         @settings(max_examples=200)
@@ -176,7 +176,7 @@ class TestInFlightWindow:
 
     @staticmethod
     def drain(window: InFlightWindow, now: int, out: list[int], left: set[int]) -> None:
-        """Everything comes out in the end: no turn gets lost."""
+        """Check that all remaining records can be taken: no turn gets lost."""
         now += 100
         while left:
             while (taken := window.take(now)) is not None:
@@ -199,7 +199,7 @@ class TestInFlightWindow:
         assert window.parked == 96
         assert window.longest == 100
 
-    def test_records_that_have_waited_go_first_and_have_a_limit_of_their_own(self) -> None:
+    def test_records_that_have_waited_go_first_and_have_their_own_limit(self) -> None:
         window = InFlightWindow(2, None, blocking=False)
         for number in range(10):
             window.add(number, None)
@@ -227,7 +227,7 @@ class TestInFlightWindow:
 
 
 class World:
-    """The external system: calls take time and fail, and a journal lists every start and end."""
+    """A dispatcher with a simulated external system: calls take time and fail, and a journal lists every start and end."""
 
     def __init__(self, calls: Calls, dice: random.Random) -> None:
         self.calls = calls
@@ -255,7 +255,7 @@ class World:
         self.window.add(number, line if self.calls.order == "key" else None)
 
     def tick(self, answer: Callable[[int, int], Any]) -> None:
-        """Advance by a millisecond: calls end and begin, and now and then a micro-batch exchanges calls and results."""
+        """Advance by a millisecond: calls end and begin, and sometimes a micro-batch exchanges calls and results."""
         self.pass_time(answer)
         if self.dice.random() < 0.3:
             self.micro_batch(answer)
@@ -277,7 +277,7 @@ class World:
             self.dispatcher.end(start.number, answers, self.now)
 
     def micro_batch(self, answer: Callable[[int, int], Any]) -> None:
-        """Take in what was settled when the batch began, and hand over; calls end meanwhile."""
+        """Take in the calls that were settled when the batch began, and hand over new ones; calls end meanwhile."""
         settled = self.dispatcher.take_settled()
         for _ in range(self.dice.randrange(3)):
             self.pass_time(answer)
@@ -378,7 +378,7 @@ def test_every_record_is_called_until_it_completes_and_keys_keep_their_order(
 
 
 def check_keys(world: World, visits: Visits) -> None:
-    """Calls of one key never overlap, and no record is called before the one in front of it has completed."""
+    """Check that calls of a key never overlap, and that each record is called only after the one before it has completed."""
     ran = intervals(world)
     for line in ("hot", "warm", "cold"):
         numbers = [number for number, key in world.line_of.items() if key == line]
@@ -415,7 +415,7 @@ def test_a_rate_is_never_exceeded_and_never_wasted(calls: int, per_ms: int, seed
     st.integers(1, 4),
     st.lists(st.tuples(st.sampled_from(["try", "fail", "succeed", "wait"]), st.integers(0, 3)), max_size=60),
 )
-def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_call_try(
+def test_a_breaker_opens_after_failures_in_a_row_and_allows_one_trial_call(
     most: int, moves: list[tuple[str, int]]
 ) -> None:
     breaker, now = Breaker(CircuitBreaker(failures=most, reset_after=10)), 0

@@ -1,4 +1,4 @@
-"""Programs of writes, reads and forwards in overlapping calls that sometimes fail, against a serial run."""
+"""Overlapping calls that write, read, forward and sometimes fail have the same effects as a serial run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Step = tuple[str, int]
 
 
 class Program(NamedTuple):
-    """What the call of a record does: steps, and the step at which its first attempt fails."""
+    """The steps of the call of a record, and the step at which its first attempt fails."""
 
     key: str
     steps: list[Step]
@@ -37,7 +37,7 @@ PROGRAMS = st.builds(
 
 
 def perform(step: Step, store: Any, key: str) -> int | None:
-    """Perform a step other than a sleep; return what is forwarded."""
+    """Perform a step other than a sleep; return the value to forward, or None."""
     kind, number = step
     if kind == "put":
         store.put(key, number)
@@ -52,7 +52,7 @@ def perform(step: Step, store: Any, key: str) -> int | None:
     return None
 
 
-class Plain(dict[str, int]):
+class DictStore(dict[str, int]):
     """A store that is a dict."""
 
     put = dict.__setitem__
@@ -62,15 +62,15 @@ class Plain(dict[str, int]):
         self.pop(key, None)
 
 
-def serially(programs: list[Program]) -> tuple[dict[str, list[int]], dict[str, int]]:
-    store, forwarded = Plain(), defaultdict[str, list[int]](list)
+def serial_run(programs: list[Program]) -> tuple[dict[str, list[int]], dict[str, int]]:
+    store, forwarded = DictStore(), defaultdict[str, list[int]](list)
     for program in programs:
         found = (perform(step, store, program.key) for step in program.steps)
         forwarded[program.key] += [each for each in found if each is not None]
     return {key: values for key, values in forwarded.items() if values}, dict(store)
 
 
-def test_what_calls_write_read_and_forward_is_that_of_a_serial_run() -> None:
+def test_overlapping_calls_have_the_same_effects_as_a_serial_run() -> None:
     visits = Visits()
 
     @settings(max_examples=100, deadline=None)
@@ -107,7 +107,7 @@ def test_what_calls_write_read_and_forward_is_that_of_a_serial_run() -> None:
             found: dict[str, list[int]] = defaultdict(list)
             for record in driver.read("out"):
                 found[record.key].append(record.value)
-            assert (found, dict(driver.store("store").all())) == serially(programs)
+            assert (found, dict(driver.store("store").all())) == serial_run(programs)
             assert not programs or driver.committed_offset("in") == len(programs)
 
     runs()

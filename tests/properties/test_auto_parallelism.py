@@ -1,4 +1,4 @@
-"""Automatic parallelism under constant load: it comes to rest within its bounds, and never alternates."""
+"""Automatic parallelism: under constant load, the number of workers settles within its bounds and never alternates."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Stream:
     Attributes:
         shares: The share of the records in each key range.
         rate: Seconds of work that arrive per second.
-        overhead_s: What a micro-batch takes besides the work of its busiest worker.
-        most_work_s: The work that a micro-batch takes at most.
-        noise: By which factor the work that a micro-batch reports may differ, at most.
+        overhead_s: The seconds of a micro-batch in addition to the work of its busiest worker.
+        most_work_s: The most seconds of work in one micro-batch.
+        noise: The largest factor by which the reported work of a micro-batch differs from the real one.
     """
 
     shares: list[float]
@@ -55,15 +55,15 @@ class Stream:
         return Load(seconds, busiest, round(1_000 * self.backlog_s))
 
 
-def normed(weights: list[int]) -> list[float]:
+def normalized(weights: list[int]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-mosts = st.sampled_from(allowed_worker_counts(RANGES))
+worker_limits = st.sampled_from(allowed_worker_counts(RANGES))
 streams = st.builds(
     Stream,
-    shares=st.lists(st.integers(1, 5), min_size=RANGES, max_size=RANGES).map(normed),
-    rate=st.builds(lambda workers, utilisation: workers * utilisation, mosts, st.floats(0.1, 1.2)),
+    shares=st.lists(st.integers(1, 5), min_size=RANGES, max_size=RANGES).map(normalized),
+    rate=st.builds(lambda workers, utilisation: workers * utilisation, worker_limits, st.floats(0.1, 1.2)),
     overhead_s=st.floats(0.05, 3),
     most_work_s=st.sampled_from([1.0, 5.0, 50.0]),
     noise=st.floats(1, 1.2),
@@ -72,57 +72,59 @@ streams = st.builds(
 costs = st.floats(0, 20)
 
 
-def numbers(stream: Stream, workers: int, most: int, cost_s: float, *, loads: int) -> list[int]:
-    """Return the numbers of workers, the first one included."""
-    state, found = AutoParallelism.of(workers), [workers]
+def worker_counts(stream: Stream, workers: int, most_workers: int, cost_s: float, *, loads: int) -> list[int]:
+    """Return the successive numbers of workers, including the first one."""
+    state, counts = AutoParallelism.of(workers), [workers]
     for _ in range(loads):
-        state, change = decided(state, stream.load(state.workers), most)
-        assert state.workers in allowed_worker_counts(most) or state.workers == workers
+        state, change = decided(state, stream.load(state.workers), most_workers)
+        assert state.workers in allowed_worker_counts(most_workers) or state.workers == workers
         if change is not None:
-            found.append(change.workers)
+            counts.append(change.workers)
             state = with_cost(state, cost_s)
             stream.backlog_s += stream.rate * cost_s
-    return found
+    return counts
 
 
-@given(streams, mosts, mosts, costs)
-def test_constant_load_moves_the_number_in_one_direction(
-    stream: Stream, first: int, most: int, cost_s: float
+@given(streams, worker_limits, worker_limits, costs)
+def test_under_constant_load_the_number_of_workers_moves_in_one_direction(
+    stream: Stream, first: int, most_workers: int, cost_s: float
 ) -> None:
-    found = numbers(stream, first, most, cost_s, loads=1_500)
-    assert found in (sorted(found), sorted(found, reverse=True))
-    assert len(found) == len(set(found)) <= RANGES.bit_length() + 1
+    counts = worker_counts(stream, first, most_workers, cost_s, loads=1_500)
+    assert counts in (sorted(counts), sorted(counts, reverse=True))
+    assert len(counts) == len(set(counts)) <= RANGES.bit_length() + 1
 
 
-@given(streams, mosts, mosts, costs)
-def test_constant_load_without_noise_leads_to_a_fixed_point(
-    stream: Stream, first: int, most: int, cost_s: float
+@given(streams, worker_limits, worker_limits, costs)
+def test_under_constant_load_without_noise_the_number_of_workers_settles(
+    stream: Stream, first: int, most_workers: int, cost_s: float
 ) -> None:
     even = replace(stream, noise=1.0)
-    found = numbers(even, first, most, cost_s, loads=1_000)
-    assert numbers(even, found[-1], most, cost_s, loads=500) == [found[-1]]
+    counts = worker_counts(even, first, most_workers, cost_s, loads=1_000)
+    assert worker_counts(even, counts[-1], most_workers, cost_s, loads=500) == [counts[-1]]
 
 
-@given(streams, mosts, costs)
-def test_a_stream_that_ends_leaves_one_worker(stream: Stream, most: int, cost_s: float) -> None:
-    workers = numbers(stream, 1, most, cost_s, loads=500)[-1]
+@given(streams, worker_limits, costs)
+def test_the_number_of_workers_falls_to_one_when_the_stream_ends(
+    stream: Stream, most_workers: int, cost_s: float
+) -> None:
+    workers = worker_counts(stream, 1, most_workers, cost_s, loads=500)[-1]
     stream.rate = stream.backlog_s = 0.0
-    assert numbers(stream, workers, most, cost_s, loads=1_000)[-1] == 1
+    assert worker_counts(stream, workers, most_workers, cost_s, loads=1_000)[-1] == 1
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 50), st.floats(0, 100), st.integers(0, 5), mosts), max_size=80),
-    mosts,
+    st.lists(st.tuples(st.floats(0, 50), st.floats(0, 100), st.integers(0, 5), worker_limits), max_size=80),
+    worker_limits,
 )
-def test_any_loads_leave_the_number_within_its_bounds(
+def test_the_number_of_workers_stays_within_its_bounds_under_any_load(
     loads: list[tuple[float, float, int, int]], first: int
 ) -> None:
     state, settled_s = AutoParallelism.of(first), 0.0
-    for seconds, work, waiting, most in loads:
+    for seconds, work, waiting, most_workers in loads:
         load = Load(seconds, {workers: work / workers for workers in allowed_worker_counts(RANGES)}, waiting)
-        state, change = decided(state, load, most)
+        state, change = decided(state, load, most_workers)
         settled_s += seconds
         if change is not None:
-            assert state.workers == change.workers in allowed_worker_counts(most)
+            assert state.workers == change.workers in allowed_worker_counts(most_workers)
             assert settled_s >= 10
             settled_s = 0.0

@@ -1,7 +1,7 @@
-"""Micro-batches over a repartition topic, planned and run as on Spark: what is behind it sees all inputs in the order of time.
+"""Tasks behind a repartition topic process all inputs in timestamp order, in micro-batches that are planned and run as on Spark.
 
-A model of the broker holds the logs; planner, reader and tasks are the real ones. Inputs are in order, a few partitions each, with
-few or many records in between; the micro-batches are of any size.
+A model of the broker holds the logs; planner, reader and tasks are the real ones. Each input has a few partitions with ordered
+timestamps and gaps of different lengths; the micro-batches have any size.
 """
 
 from __future__ import annotations
@@ -41,40 +41,42 @@ TOPICS = {"a": 3, "b": 2}
 WAITS = WaitSettings()
 
 
-class Passing(ms.Processor):
+class Forwarder(ms.Processor):
     stores = (ms.stores.key_value("kept", ms.serdes.string, ms.serdes.int64),)
 
     def process(self, record: Any) -> None:
         self.context.forward(record)
 
 
-def once_re_keyed(builder: ms.StreamsBuilder) -> None:
-    again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
-    again.process(forwarding(lambda c, r: r.value)).to("out")
+def one_repartition(builder: ms.StreamsBuilder) -> None:
+    repartitioned = builder.stream("a").process(Forwarder).repartition(name="again", partitions=2)
+    repartitioned.process(forwarding(lambda c, r: r.value)).to("out")
 
 
-def meeting_another(builder: ms.StreamsBuilder) -> None:
-    again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
-    again.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
+def repartition_merged_with_a_topic(builder: ms.StreamsBuilder) -> None:
+    repartitioned = builder.stream("a").process(Forwarder).repartition(name="again", partitions=2)
+    repartitioned.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
 
 
-def twice_re_keyed(builder: ms.StreamsBuilder) -> None:
-    again = builder.stream("a").process(Passing).repartition(name="again", partitions=2)
-    behind = again.process(forwarding(lambda c, r: r.value)).repartition(name="third", partitions=2)
-    behind.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
+def two_repartitions(builder: ms.StreamsBuilder) -> None:
+    repartitioned = builder.stream("a").process(Forwarder).repartition(name="again", partitions=2)
+    repartitioned_twice = repartitioned.process(forwarding(lambda c, r: r.value)).repartition(
+        name="third", partitions=2
+    )
+    repartitioned_twice.merge(builder.stream("b")).process(forwarding(lambda c, r: r.value)).to("out")
 
 
-def meeting_itself(builder: ms.StreamsBuilder) -> None:
-    """Write the topic in the tasks that read it: they share a store."""
-    again = builder.stream("a").process(Passing).repartition(name="again", partitions=3)
-    again.process(Passing).to("out")
+def repartition_read_by_its_writers(builder: ms.StreamsBuilder) -> None:
+    """Read the repartition topic in the tasks that write it, because both processors share a store."""
+    repartitioned = builder.stream("a").process(Forwarder).repartition(name="again", partitions=3)
+    repartitioned.process(Forwarder).to("out")
 
 
-SHAPES = [once_re_keyed, meeting_another, twice_re_keyed]
+TOPOLOGIES = [one_repartition, repartition_merged_with_a_topic, two_repartitions]
 
 
 class Broker:
-    """The logs, and the time index over them."""
+    """A model of the broker: logs with a time index."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self.logs = {TopicPartition(t, p): Records(headers=[]) for t, n in counts.items() for p in range(n)}
@@ -109,11 +111,11 @@ class Broker:
 
 
 class Application:
-    """An application on this broker, one micro-batch after the other."""
+    """An application on the model of the broker, which runs one micro-batch after the other."""
 
-    def __init__(self, shape: Any, limit: int) -> None:
+    def __init__(self, define: Any, limit: int) -> None:
         builder = ms.StreamsBuilder()
-        shape(builder)
+        define(builder)
         self.plan = builder.build().plan("app")
         self.layout = lay_out(self.plan, {t: TOPICS[t] for t in self.plan.external_topics})
         self.broker = Broker({t: self.layout.partitions[t] for t in self.plan.broker_topics})
@@ -140,8 +142,8 @@ class Application:
         before = self.offset.inputs
         outlook = Outlook(self.positions, admitted, allowed, ends, records, (), True, 10.0, before)
         planned, left = self.planner.planned(outlook) if self.planner.active else (admitted, None)
-        goes_on = left is not None and bool(records.buffered) and lets_tasks_continue(before, left)
-        if planned == self.positions and not goes_on and not begin:
+        continues = left is not None and bool(records.buffered) and lets_tasks_continue(before, left)
+        if planned == self.positions and not continues and not begin:
             return False
         offset = replace(self.offset, inputs=left)
         ranges = [
@@ -154,7 +156,7 @@ class Application:
         messages = dict(self.task_inputs.messages(self.offset, offset, ranges, ticked))
         self.positions, self.offset = planned, offset
         outcomes = [(task, self.run(task, ranges, messages)) for task in self.layout.tasks]
-        for task, outcome in reversed(outcomes):  # in any order
+        for task, outcome in reversed(outcomes):  # outcomes may arrive in any order
             if outcome is not None:
                 self.carry_out(task, outcome)
         return True
@@ -205,21 +207,23 @@ class Application:
 GAPS = st.lists(st.sampled_from([1, 1, 2, 40]), max_size=60)
 
 
-def test_what_is_behind_a_repartition_topic_sees_its_inputs_in_order() -> None:
+def test_tasks_behind_a_repartition_topic_process_records_in_timestamp_order() -> None:
     visits = Visits()
     partitions = [TopicPartition(t, p) for t, n in TOPICS.items() for p in range(n)]
 
     @settings(max_examples=150, deadline=None)
     @given(
-        st.sampled_from([*SHAPES, meeting_itself]), st.tuples(*[GAPS] * len(partitions)), st.integers(1, 60)
+        st.sampled_from([*TOPOLOGIES, repartition_read_by_its_writers]),
+        st.tuples(*[GAPS] * len(partitions)),
+        st.integers(1, 60),
     )
-    def backlog(shape: Any, gaps: tuple[list[int], ...], limit: int) -> None:
-        app = Application(shape, limit)
+    def backlog(define: Any, gaps: tuple[list[int], ...], limit: int) -> None:
+        app = Application(define, limit)
         expected = []
         for number, (partition, steps) in enumerate(zip(partitions, gaps)):
             timestamp = 10 * number
             for step in steps if partition in app.broker.logs else ():
-                timestamp += step * 10  # no two partitions have a time in common
+                timestamp += step * 10  # no two partitions share a timestamp
                 app.broker.append(partition, b"%d" % (timestamp // 10), b"v", timestamp + number)
                 expected.append(timestamp + number)
         app.batch(begin=True)
@@ -228,11 +232,11 @@ def test_what_is_behind_a_repartition_topic_sees_its_inputs_in_order() -> None:
             batches += 1
             assert batches < 2_000
         for taken in app.taken.values():
-            assert taken == sorted(taken) or shape is meeting_itself
+            assert taken == sorted(taken) or define is repartition_read_by_its_writers
         assert sorted(time for taken in app.taken.values() for time in taken) == sorted(expected)
         assert not app.buffered
-        visits[shape.__name__] += batches > 4 and len(app.taken) > 1
+        visits[define.__name__] += batches > 4 and len(app.taken) > 1
         visits["buffered"] += app.largest > 0
 
     backlog()
-    visits.demand(**{shape.__name__: 5 for shape in SHAPES}, buffered=5)
+    visits.demand(**{define.__name__: 5 for define in TOPOLOGIES}, buffered=5)

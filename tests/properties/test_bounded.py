@@ -1,4 +1,4 @@
-"""Key-value stores that forget, by time or by number, over every engine, against dicts."""
+"""Key-value stores with a capacity or a time to live behave like dicts, on every engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TTL = 10
 
 
 class Bounded(RuleBasedStateMachine):
-    """What both machines do: reads, writes and batches. The model is a dict in the order of the last use or write."""
+    """The rules that both machines share: reads, writes and commits. The model is a dict in the order of the last use or write."""
 
     spec: ms.stores.StoreSpec
     make: Callable[[], Engine]
@@ -37,7 +37,7 @@ class Bounded(RuleBasedStateMachine):
         super().__init__()
         self.harness = StoreHarness(self.make, self.spec)
         self.model: dict[str, Any] = {}
-        self.kept: dict[str, Any] = {}
+        self.committed_model: dict[str, Any] = {}
 
     def teardown(self) -> None:
         self.harness.close()
@@ -50,22 +50,22 @@ class Bounded(RuleBasedStateMachine):
     def put(self, data: st.DataObject, key: str) -> None:
         value = data.draw(self.values)
         self.store.put(key, value)
-        self.written(key, value)
+        self.note_write(key, value)
 
     @rule(data=st.data(), key=keys)
     def put_if_absent(self, data: st.DataObject, key: str) -> None:
-        value, old = data.draw(self.values), self.found(key)
+        value, old = data.draw(self.values), self.expected_value(key)
         assert self.store.put_if_absent(key, value) == old
         if old is None:
-            self.written(key, value)
+            self.note_write(key, value)
 
     @rule(key=keys)
     def get(self, key: str) -> None:
-        assert self.store.get(key) == self.found(key)
+        assert self.store.get(key) == self.expected_value(key)
 
     @rule(key=keys)
     def delete(self, key: str) -> None:
-        assert self.store.delete(key) == self.found(key)
+        assert self.store.delete(key) == self.expected_value(key)
         self.model.pop(key, None)
 
     @rule(low=keys, high=keys)
@@ -78,23 +78,23 @@ class Bounded(RuleBasedStateMachine):
     def commit(self) -> None:
         self.harness.commit()
         self.visits["committed"] += 1
-        self.kept = dict(self.model)
+        self.committed_model = dict(self.model)
 
     @rule()
     def give_up(self) -> None:
         self.visits["gave up"] += 1
         self.harness.give_up()
-        self.model = dict(self.kept)
+        self.model = dict(self.committed_model)
 
     @invariant()
     def walks_like_the_model(self) -> None:
         assert list(self.store.all()) == self.entries()
         assert list(self.store.reverse_all()) == self.entries()[::-1]
 
-    def found(self, key: str) -> Any:
+    def expected_value(self, key: str) -> Any:
         raise NotImplementedError
 
-    def written(self, key: str, value: Any) -> None:
+    def note_write(self, key: str, value: Any) -> None:
         raise NotImplementedError
 
     def entries(self) -> list[tuple[str, Any]]:
@@ -109,19 +109,19 @@ def lru_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[
             super().__init__()
             self.capacity = 3
 
-        def found(self, key: str) -> Any:
+        def expected_value(self, key: str) -> Any:
             if key in self.model:
                 self.model[key] = self.model.pop(key)
             return self.model.get(key)
 
-        def written(self, key: str, value: Any) -> None:
+        def note_write(self, key: str, value: Any) -> None:
             self.model.pop(key, None)
             self.model[key] = value
             for _ in range(2):
                 if len(self.model) > self.capacity:
                     first = next(iter(self.model))
-                    visits["evicted committed"] += first in self.kept
-                    visits["evicted own"] += first not in self.kept
+                    visits["evicted committed"] += first in self.committed_model
+                    visits["evicted own"] += first not in self.committed_model
                     del self.model[first]
 
         def entries(self) -> list[tuple[str, Any]]:
@@ -153,32 +153,32 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
             self.harness.task.stream_time = 100
             self.harness.commit()
 
-        def found(self, key: str) -> Any:
-            visits["asked for an expired entry"] += key in self.model and not self.lives(key)
-            return self.model[key][0] if self.lives(key) else None
+        def expected_value(self, key: str) -> Any:
+            visits["asked for an expired entry"] += key in self.model and not self.is_live(key)
+            return self.model[key][0] if self.is_live(key) else None
 
-        def written(self, key: str, value: Any) -> None:
-            visits["prolonged"] += self.lives(key) and self.model[key][1] < self.now()
+        def note_write(self, key: str, value: Any) -> None:
+            visits["prolonged"] += self.is_live(key) and self.model[key][1] < self.now()
             self.model[key] = (value, self.now())
 
         def entries(self) -> list[tuple[str, Any]]:
-            living = [(key, value) for key, (value, _) in self.model.items() if self.lives(key)]
-            return sorted(living, key=lambda entry: entry[0].encode())
+            live = [(key, value) for key, (value, _) in self.model.items() if self.is_live(key)]
+            return sorted(live, key=lambda entry: entry[0].encode())
 
-        @rule(data=st.data(), wanted=st.lists(keys, min_size=1, max_size=4))
-        def put_several(self, data: st.DataObject, wanted: list[str]) -> None:
-            for key in wanted:
+        @rule(data=st.data(), several_keys=st.lists(keys, min_size=1, max_size=4))
+        def put_several(self, data: st.DataObject, several_keys: list[str]) -> None:
+            for key in several_keys:
                 self.put(data, key)
 
         @invariant()
         def gets_like_the_model(self) -> None:
             for key in KEYS:
-                assert self.store.get(key) == self.found(key)
+                assert self.store.get(key) == self.expected_value(key)
 
         def now(self) -> int:
             return self.harness.task.stream_time
 
-        def lives(self, key: str) -> bool:
+        def is_live(self, key: str) -> bool:
             return key in self.model and self.now() < self.model[key][1] + TTL
 
         @rule(step=st.sampled_from([0, 1, 4, 9, 10, 11, 30]))
@@ -187,7 +187,7 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
 
         @rule()
         def batches_pass(self) -> None:
-            """Advance the time in batches: after enough of them, expired entries take no space."""
+            """Advance the time and commit several batches, which remove all expired entries from the byte stores."""
             self.harness.task.stream_time += 5
             for _ in range(len(KEYS) + 1):
                 self.commit()
@@ -196,7 +196,7 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
             self.harness.give_up()
             visits["removed"] += len(self.entries()) < len(self.model)
             assert counts == [len(self.entries())] * 2
-            self.model = {key: value for key, value in self.model.items() if self.lives(key)}
+            self.model = {key: value for key, value in self.model.items() if self.is_live(key)}
 
     Expiring.spec = ms.stores.key_value(STORE, ms.serdes.string, value_serde, ttl=TTL)
     Expiring.make, Expiring.visits, Expiring.values = staticmethod(make), visits, values
@@ -204,7 +204,7 @@ def expiring_machine(make: Callable[[], Engine], serde: str, visits: Visits) -> 
 
 
 @pytest.mark.parametrize(("make", "serde"), each_engine(SERDES, "lists"))
-def test_a_store_with_a_capacity_is_a_dict_in_the_order_of_use(
+def test_a_store_with_a_capacity_evicts_the_least_recently_used_entries(
     make: Callable[[], Engine], serde: str
 ) -> None:
     visits = Visits()
@@ -215,7 +215,7 @@ def test_a_store_with_a_capacity_is_a_dict_in_the_order_of_use(
 
 
 @pytest.mark.parametrize(("make", "serde"), each_engine(SERDES, "lists"))
-def test_a_store_with_a_time_to_live_is_a_dict_of_what_was_written_lately(
+def test_a_store_with_a_time_to_live_returns_only_unexpired_entries(
     make: Callable[[], Engine], serde: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "REMOVED_PER_BATCH", 1)

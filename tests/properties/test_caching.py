@@ -1,7 +1,8 @@
-"""Caches merge what tables forward, and change nothing else.
+"""A cache merges the updates that a table forwards, and changes nothing else.
 
-Tables of all kinds get any records, cut into any steps. Without a cache they forward every update; what they forward with one
-follows from that: of each row the newest update of a step, in the order of the newest updates, if the row is not what it was.
+Tables of all kinds process random records, cut into random steps. Without a cache, they forward every update. The expected output
+with a cache follows from these: the newest update of each row in a step, in the order of the newest updates, except for deletions of
+rows that were not forwarded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Row = tuple[str, str | None, str | None, int]
 """Topic, key, value, timestamp."""
 Update = tuple[Any, Any, int]
 """Key, value, timestamp."""
-MUCH, LITTLE = 1 << 20, 450
+LARGE_CACHE, SMALL_CACHE = 1 << 20, 450
 
 
 def grouped(builder: ms.StreamsBuilder, topic: str = "left") -> ms.KGroupedStream[Any, Any]:
@@ -41,7 +42,7 @@ def collected(key: Any, value: Any, so_far: list[Any]) -> list[Any] | None:
     return None if value == "x" else [*so_far, value]
 
 
-def both(key: Any, first: list[Any], second: list[Any]) -> list[Any]:
+def concatenated(key: Any, first: list[Any], second: list[Any]) -> list[Any]:
     return [*first, *second]
 
 
@@ -49,7 +50,7 @@ def passes(key: str, value: str) -> bool:
     return value > "m"
 
 
-def together(builder: ms.StreamsBuilder) -> Any:
+def cogrouped(builder: ms.StreamsBuilder) -> Any:
     return grouped(builder).cogroup(collected).cogroup(grouped(builder, "right"), collected)
 
 
@@ -65,12 +66,14 @@ TABLES: dict[str, Callable[[ms.StreamsBuilder], Table]] = {
         grouped(b).windowed_by(ms.SlidingWindows(4, grace=5)).aggregate(list, collected, value=JSON)
     ),
     "sessions": lambda b: (
-        grouped(b).windowed_by(ms.SessionWindows(2, grace=9)).aggregate(list, collected, both, value=JSON)
+        grouped(b)
+        .windowed_by(ms.SessionWindows(2, grace=9))
+        .aggregate(list, collected, concatenated, value=JSON)
     ),
-    "cogroup": lambda b: together(b).aggregate(list, value=JSON),
+    "cogroup": lambda b: cogrouped(b).aggregate(list, value=JSON),
     "windowed cogroup": lambda b: (
-        # A window that another input lets expire would begin anew.
-        together(b)
+        # With a shorter retention, the other input could expire a window, which would then start again.
+        cogrouped(b)
         .windowed_by(ms.TumblingWindows(5, grace=3))
         .aggregate(list, store=ms.stores.options("w", retention=40), value=JSON)
     ),
@@ -89,11 +92,11 @@ FILTERED_OUT_TWICE = [
     [("left", "a", "p", 0)],
     [("left", "a", "k", 0), ("left", "b", "p", 0), ("left", "a", "k", 1)],
 ]
-"""A cache of the unfiltered table forwards only the second update that is filtered out, which deletes the row later."""
+"""A cache of the unfiltered table forwards only the second update that is filtered out, so the row is deleted later."""
 
 
 class Parts:
-    """The tasks of a topology; what they send to each other is fed in the next round."""
+    """The tasks of a topology; records that they send to each other are fed in the next round."""
 
     def __init__(self, topology: ms.Topology, cache_bytes: int) -> None:
         self.plan = topology.plan("app")
@@ -140,50 +143,50 @@ class Parts:
         self.tasks[sub.id].feed(TopicPartition(topic, 0), records, self.offsets[topic])
 
 
-class Made:
-    """What a table does with some steps.
+class TableRun:
+    """A run of a table over some steps.
 
     Attributes:
         forwarded: The updates of each step.
-        changes: The same with new and old value, as an aggregation behind gets them; empty if there is none.
-        content: What its store holds in the end.
-        merged: How many updates were counted as merged.
+        changes: The same updates with new and old values, as the aggregation behind the table gets them; empty without one.
+        content: The final content of its stores.
+        merged: The number of updates that were counted as merged.
     """
 
     def __init__(self, table: str, steps: list[list[Row]], cache_bytes: int, *, behind: bool = True) -> None:
         builder = ms.StreamsBuilder()
-        made = TABLES[table](builder)
-        made.to_stream().to("out", key=PICKLED, value=JSON)
+        result = TABLES[table](builder)
+        result.to_stream().to("out", key=PICKLED, value=JSON)
         if behind:
-            made.group_by(lambda k, v: (k, v), key=PICKLED, value=JSON).count(store="behind")
+            result.group_by(lambda k, v: (k, v), key=PICKLED, value=JSON).count(store="behind")
         parts = Parts(builder.build(), cache_bytes)
         self.forwarded: list[list[Update]] = []
         self.changes: list[list[tuple[Any, Any, Any]]] = []
         for rows in steps:
             sent = parts.run(rows)
-            self.forwarded.append([(PICKLED.deserialize(k), v, t) for k, v, t in of(sent, "out")])
-            changes = of(sent, "app-behind-repartition")
+            self.forwarded.append([(PICKLED.deserialize(k), v, t) for k, v, t in sent_to(sent, "out")])
+            changes = sent_to(sent, "app-behind-repartition")
             self.changes.append([(PICKLED.deserialize(k), *CHANGE.deserialize(v)) for k, v, _ in changes])
         stores = parts.stores[0]
         self.content = {name: list(stores.open(name).scan(None, None)) for name in stores.names()}
         self.merged = parts.merged
 
 
-def of(sent: list[tuple[str, list[Any]]], topic: str) -> list[Any]:
+def sent_to(sent: list[tuple[str, list[Any]]], topic: str) -> list[Any]:
     return [row for name, rows in sent if name == topic for row in rows]
 
 
-def updates(table: str, steps: list[list[Row]], uncached: Made) -> list[list[Update]]:
+def updates(table: str, steps: list[list[Row]], uncached: TableRun) -> list[list[Update]]:
     """Return all updates of a table, in steps, from the table without a cache.
 
-    A filtered table also has those that delete rows which it does not have. It forwards none of them, but the cache of the unfiltered
-    table may forward one of them instead of an earlier one that does delete the row.
+    These include deletions of rows that a filtered table does not have. The table forwards none of them, but the cache of the unfiltered
+    table may forward one of them instead of an earlier update that does delete the row.
     """
     if table != "filtered":
         return uncached.forwarded
     return [
         [(key, _passing(key, value), timestamp) for key, value, timestamp in step]
-        for step in Made("table", steps, 0, behind=False).forwarded
+        for step in TableRun("table", steps, 0, behind=False).forwarded
     ]
 
 
@@ -192,7 +195,7 @@ def _passing(key: str, value: bytes | None) -> bytes | None:
 
 
 def merged(steps: list[list[Update]]) -> list[list[Update]]:
-    """Return what a cache forwards of the updates of each step."""
+    """Return the updates of each step that a cache forwards."""
     forwarded: dict[Any, Any] = {}
     results = []
     for step in steps:
@@ -211,24 +214,31 @@ def merged(steps: list[list[Update]]) -> list[list[Update]]:
 @given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, behind=st.booleans())
 @example("sessions", [[("left", "a", "k", 1), ("left", "a", "k", 1), ("left", "a", "x", 3)]], True)
 @example("filtered", FILTERED_OUT_TWICE, False)
-def test_a_cache_forwards_the_newest_update_of_each_row_of_a_step(
+def test_a_cache_forwards_the_newest_update_of_each_row_in_a_step(
     table: str, steps: list[list[Row]], behind: bool
 ) -> None:
-    every, cached = Made(table, steps, 0, behind=behind), Made(table, steps, MUCH, behind=behind)
-    assert cached.forwarded == merged(updates(table, steps, every))
-    assert cached.content == every.content
-    assert not every.merged
-    if table != "filtered":  # where there are two caches, one behind the other
-        assert cached.merged == sum(map(len, every.forwarded)) - sum(map(len, cached.forwarded))
+    without_cache, cached = (
+        TableRun(table, steps, 0, behind=behind),
+        TableRun(table, steps, LARGE_CACHE, behind=behind),
+    )
+    assert cached.forwarded == merged(updates(table, steps, without_cache))
+    assert cached.content == without_cache.content
+    assert not without_cache.merged
+    if table != "filtered":  # a filtered table has two caches, one behind the other
+        assert cached.merged == sum(map(len, without_cache.forwarded)) - sum(map(len, cached.forwarded))
 
 
 @settings(max_examples=200)
-@given(table=st.sampled_from(sorted(TABLES)), steps=STEPS, cache_bytes=st.sampled_from([MUCH, LITTLE]))
-def test_the_old_value_of_a_change_is_the_new_one_of_the_change_before(
+@given(
+    table=st.sampled_from(sorted(TABLES)),
+    steps=STEPS,
+    cache_bytes=st.sampled_from([LARGE_CACHE, SMALL_CACHE]),
+)
+def test_the_old_value_of_a_change_is_the_new_value_of_the_previous_change(
     table: str, steps: list[list[Row]], cache_bytes: int
 ) -> None:
     forwarded: dict[Any, Any] = {}
-    for step in Made(table, steps, cache_bytes).changes:
+    for step in TableRun(table, steps, cache_bytes).changes:
         for key, new, old in step:
             assert old == forwarded.get(key)
             forwarded[key] = new
@@ -240,17 +250,20 @@ def test_the_old_value_of_a_change_is_the_new_one_of_the_change_before(
 def test_a_cache_that_is_too_small_forwards_rows_early_and_loses_none(
     table: str, steps: list[list[Row]], behind: bool
 ) -> None:
-    every, small = Made(table, steps, 0, behind=behind), Made(table, steps, LITTLE, behind=behind)
-    for all_updates, some in zip(updates(table, steps, every), small.forwarded):
+    without_cache, small = (
+        TableRun(table, steps, 0, behind=behind),
+        TableRun(table, steps, SMALL_CACHE, behind=behind),
+    )
+    for all_updates, some in zip(updates(table, steps, without_cache), small.forwarded):
         left = iter(all_updates)
         assert all(update in left for update in some), "in the order of the updates"
-    assert rows(small) == rows(every)
-    assert small.content == every.content
+    assert rows(small) == rows(without_cache)
+    assert small.content == without_cache.content
 
 
-def rows(made: Made) -> dict[Any, Any]:
-    """Return the rows that a reader of all updates has in the end."""
-    known = {key: (value, time) for step in made.forwarded for key, value, time in step}
+def rows(result: TableRun) -> dict[Any, Any]:
+    """Return the final rows of a reader of all updates."""
+    known = {key: (value, time) for step in result.forwarded for key, value, time in step}
     return {key: row for key, row in known.items() if row[0] is not None}
 
 
@@ -278,13 +291,13 @@ JOINS: dict[str, Callable[[Table, Table, Table], Table]] = {
 @given(
     join=st.sampled_from(sorted(JOINS)),
     steps=STEPS,
-    cache_bytes=st.sampled_from([MUCH, LITTLE]),
+    cache_bytes=st.sampled_from([LARGE_CACHE, SMALL_CACHE]),
     uncached=st.booleans(),
 )
-def test_joins_and_aggregations_behind_caches_come_to_the_same_in_the_end(
+def test_joins_and_aggregations_behind_caches_end_with_the_same_rows(
     join: str, steps: list[list[Row]], cache_bytes: int, uncached: bool
 ) -> None:
-    def made(cache: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    def result(cache: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
         builder = ms.StreamsBuilder(default_value_serde=JSON)
         left = builder.table("left", value=TEXT, store="l")
         right = builder.table("right", value=TEXT, store=ms.stores.options("r", cache=not uncached))
@@ -295,13 +308,13 @@ def test_joins_and_aggregations_behind_caches_come_to_the_same_in_the_end(
         groups.aggregate(list, added, removed, value=JSON).to_stream().to("groups", value=JSON)
         parts = Parts(builder.build(), cache)
         sent = [update for rows in steps for update in parts.run(rows)]
-        last = {topic: {k: v for k, v, _ in of(sent, topic)} for topic in ("joined", "groups")}
+        last = {topic: {k: v for k, v, _ in sent_to(sent, topic)} for topic in ("joined", "groups")}
         known = {k: v for k, v in last["joined"].items() if v is not None}
         return known, {
             k: sorted(JSON.deserialize(v)) for k, v in last["groups"].items() if v not in (None, b"[]")
         }
 
-    assert made(cache_bytes) == made(0)
+    assert result(cache_bytes) == result(0)
 
 
 def added(key: Any, value: Any, group: list[Any]) -> list[Any]:

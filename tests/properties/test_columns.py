@@ -1,6 +1,6 @@
-"""Columns give what records one by one give: outputs, stores, drops, notices, offsets and what is remembered.
+"""Processing in columns has the same outputs, stores, drops, notices, offsets and snapshots as record by record.
 
-Chains of operators run over any records, good and bad, cut into any steps, once in columns and once record by record.
+Random chains of operators process good and bad records, cut into random steps, once in columns and once record by record.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Stream = ms.KStream[Any, Any]
 TEXT, INT, BYTES, JSON = ms.serdes.string, ms.serdes.int64, ms.serdes.bytes, ms.serdes.json
 
 
-def small(text: str) -> bytes:
+def refusing_b(text: str) -> bytes:
     if "b" in text:
         raise ValueError("no b, please")
     return text.encode()
 
 
-PICKY: ms.Serde[Any] = ms.serdes.of(small, lambda data: data.decode(), name="picky", immutable=True)
+PICKY: ms.Serde[Any] = ms.serdes.of(refusing_b, lambda data: data.decode(), name="picky", immutable=True)
 
 
 def fails(value: Any) -> Any:
@@ -52,11 +52,11 @@ def fails(value: Any) -> Any:
     return value
 
 
-def pair_or_less(key: Any, value: Any) -> Any:
+def pair_or_single(key: Any, value: Any) -> Any:
     return (value, key) if value != "a" else (key,)
 
 
-def for_two(table: ms.KTable[Any, Any]) -> Stream:
+def with_two_consumers(table: ms.KTable[Any, Any]) -> Stream:
     table.to_stream().to("counted", key=TEXT, value=JSON)
     return table.to_stream()
 
@@ -64,7 +64,7 @@ def for_two(table: ms.KTable[Any, Any]) -> Stream:
 OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "filter": lambda s: s.filter(lambda key, value: value != "b"),
     "filter_not": lambda s: s.filter_not(lambda key, value: fails(value) == "b"),
-    "map": lambda s: s.map(pair_or_less),
+    "map": lambda s: s.map(pair_or_single),
     "map_values": lambda s: s.map_values(fails),
     "map_values_with_key": lambda s: s.map_values(lambda key, value: f"{key}{value}", with_key=True),
     "select_key": lambda s: s.select_key(lambda key, value: fails(value)),
@@ -83,7 +83,7 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "count_of_a_table": lambda s: (
         s.group_by_key(key=TEXT, value=JSON).count().filter(lambda key, n: n > 1).to_stream()
     ),
-    "count_for_two": lambda s: for_two(s.group_by_key(key=TEXT, value=JSON).count()),
+    "count_for_two": lambda s: with_two_consumers(s.group_by_key(key=TEXT, value=JSON).count()),
     "to": lambda s: (s.to("seen", key=TEXT, value=JSON), s)[1],
     "mean": lambda s: s.group_by_key(key=TEXT, value=JSON).mean().to_stream(),
     "mapped_table": lambda s: s.group_by_key(key=TEXT, value=JSON).count().map_values(fails).to_stream(),
@@ -110,7 +110,7 @@ SINKS: dict[str, tuple[Any, Any]] = {
 
 @dataclass
 class Run:
-    """What a topology did in all its steps."""
+    """The results of all steps of a topology."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -202,7 +202,7 @@ SOURCES = st.tuples(st.sampled_from([TEXT, BYTES, INT, PICKY]), st.sampled_from(
     policy=st.sampled_from(["fail", "skip", "dead_letter"]),
     cache_bytes=st.sampled_from([0, 1 << 20]),
 )
-def test_columns_do_what_records_one_by_one_do(
+def test_processing_in_columns_equals_processing_record_by_record(
     source: Any, operators: list[str], sink: str, steps: Any, policy: str, cache_bytes: int
 ) -> None:
     in_columns = run(built(source, operators, sink), steps, policy, cache_bytes)
@@ -212,7 +212,7 @@ def test_columns_do_what_records_one_by_one_do(
 
 
 def without_traces(done: Run) -> Any:
-    """Leave out where in the engine a record failed, and what caches hold: the two forms have lines and lists of their own."""
+    """Leave out locations in the engine and sizes of caches, which differ between the two forms."""
     sends = [
         [
             (
@@ -233,15 +233,15 @@ def without_traces(done: Run) -> Any:
             o.committable,
             o.stream_time_ms,
             replace(o.metrics, cache_bytes=0),
-            [*map(unplaced, o.notices)],
+            [*map(without_location, o.notices)],
             o.buffered,
         )
         for o in done.outcomes
     ]
-    return sends, facts, done.snapshots, unplaced(done.error)
+    return sends, facts, done.snapshots, without_location(done.error)
 
 
-def unplaced(message: str) -> str:
+def without_location(message: str) -> str:
     return re.sub(r" \([^()]*operators[^()]*, line \d+, in \w+\)", "", message)
 
 
@@ -288,7 +288,7 @@ def windowed(
     return builder.build()
 
 
-FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n: n * 10_000), HEADERS)
+FAR_APART = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n: n * 10_000), HEADERS)
 
 
 @settings(max_examples=600)
@@ -302,11 +302,13 @@ FAR = st.tuples(st.integers(0, 1), KEYS, VALUES, st.integers(0, 18).map(lambda n
     key=st.sampled_from([None, None, None, TEXT, ms.serdes.time_windowed(BYTES, 3)]),
     steps=st.one_of(
         STEPS,
-        st.lists(st.tuples(st.lists(FAR, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4),
+        st.lists(
+            st.tuples(st.lists(FAR_APART, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4
+        ),
     ),
     policy=st.sampled_from(["fail", "skip", "dead_letter"]),
 )
-def test_windows_in_columns_do_what_records_one_by_one_do(steps: Any, policy: str, **made: Any) -> None:
+def test_windows_in_columns_equal_windows_record_by_record(steps: Any, policy: str, **made: Any) -> None:
     with patch.object(window_columns, "_APART", 0):
         in_columns = run(windowed(**made), steps, policy)
     with patch.object(record_processing, "columnar_entries", record_by_record):
@@ -323,7 +325,7 @@ def sessions(source: Any, gap: int, grace: int, keeps: int, fold: str, behind: s
     return builder.build()
 
 
-def without_deletions_of_nothing(done: Run) -> Any:
+def with_stores_instead_of_changes(done: Run) -> Any:
     """Compare stores instead of changes and slices: in columns, a session that expires or is merged in the same step is never written."""
     sends, facts, snapshots, error = without_traces(done)
     times = [{name: kept["time"] for name, kept in snapshot.stores.items()} for snapshot in snapshots]
@@ -342,19 +344,21 @@ def without_deletions_of_nothing(done: Run) -> Any:
     key=st.sampled_from([None, None, None, TEXT, ms.serdes.session_windowed(BYTES)]),
     steps=st.one_of(
         STEPS,
-        st.lists(st.tuples(st.lists(FAR, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4),
+        st.lists(
+            st.tuples(st.lists(FAR_APART, max_size=12), st.sampled_from([None, 3])), min_size=1, max_size=4
+        ),
     ),
     most_stored=st.sampled_from([0, 1, 64]),
     policy=st.sampled_from(["fail", "skip", "dead_letter"]),
 )
-def test_sessions_in_columns_do_what_records_one_by_one_do(
+def test_sessions_in_columns_equal_sessions_record_by_record(
     steps: Any, policy: str, most_stored: int, **made: Any
 ) -> None:
     with patch.object(session_columns, "_MOST_STORED", most_stored):
         in_columns = run(sessions(**made), steps, policy)
     with patch.object(record_processing, "columnar_entries", record_by_record):
         by_records = run(sessions(**made), steps, policy)
-    assert without_deletions_of_nothing(in_columns) == without_deletions_of_nothing(by_records)
+    assert with_stores_instead_of_changes(in_columns) == with_stores_instead_of_changes(by_records)
 
 
 JOINERS: dict[str, dict[str, Any]] = {
@@ -385,7 +389,7 @@ def joined(source: Any, rows: Any, joiner: str, sink: str, **table: Any) -> ms.T
     steps=STEPS,
     policy=st.sampled_from(["fail", "skip", "skip", "dead_letter"]),
 )
-def test_a_join_with_a_table_in_columns_does_what_records_one_by_one_do(
+def test_a_table_join_in_columns_equals_a_table_join_record_by_record(
     steps: Any, policy: str, few: int, **made: Any
 ) -> None:
     with patch.object(table_joins, "FEW", few):
@@ -396,12 +400,12 @@ def test_a_join_with_a_table_in_columns_does_what_records_one_by_one_do(
 
 
 @pytest.mark.parametrize("joiner", sorted(JOINERS))
-def test_joins_with_a_table_are_taken_in_columns(joiner: str) -> None:
+def test_joins_with_a_table_run_in_columns(joiner: str) -> None:
     topology = joined((TEXT, TEXT), (TEXT, TEXT), joiner, "json", store="table")
     assert columnar(topology) == ["KSTREAM-SOURCE-0000000002"]
 
 
-def test_a_join_with_a_versioned_table_is_taken_record_by_record() -> None:
+def test_a_join_with_a_versioned_table_runs_record_by_record() -> None:
     store = ms.stores.options("table", history_retention=5)
     topology = joined((TEXT, TEXT), (TEXT, TEXT), "inner", "json", store=store)
     assert columnar(topology) == []
@@ -412,21 +416,19 @@ def test_a_join_with_a_versioned_table_is_taken_record_by_record() -> None:
     [(2, [b"1", b"1", b"1"]), (3, [b"1", b"1", None, b"2"])],
     ids=["expired", "the oldest that is readable"],
 )
-def test_in_columns_a_session_is_merged_as_long_as_it_can_be_read(
-    first: int, counts: list[bytes | None]
-) -> None:
+def test_in_columns_a_session_is_merged_until_it_expires(first: int, counts: list[bytes | None]) -> None:
     """The retention is 7 ms. As in Kafka Streams, a session that ends so long before the newest one cannot be read."""
     made = sessions((TEXT, INT), 4, 3, 0, "count", "nothing", None)
     rows = [(0, key, None, time, ()) for key, time in [(b"a", first), (b"b", 9), (b"a", 5)]]
     in_columns = run(made, [(rows, None)], "fail")
     with patch.object(record_processing, "columnar_entries", record_by_record):
-        assert without_deletions_of_nothing(
+        assert with_stores_instead_of_changes(
             run(made, [(rows, None)], "fail")
-        ) == without_deletions_of_nothing(in_columns)
+        ) == with_stores_instead_of_changes(in_columns)
     assert in_columns.outcomes[0].sends[0][1].values == counts
 
 
-def test_in_columns_a_late_record_does_not_read_the_sessions_that_have_closed() -> None:
+def test_in_columns_a_late_record_does_not_read_closed_sessions() -> None:
     made = sessions((TEXT, INT), 1, 0, 10_000, "count", "nothing", None)
     closed = [(0, b"a", None, 10 * number, ()) for number in range(100)]
     rows = [(0, b"a", None, 3, ()), (0, b"a", None, 1_000, ())]
@@ -436,7 +438,7 @@ def test_in_columns_a_late_record_does_not_read_the_sessions_that_have_closed() 
     assert done.outcomes[1].sends[0][1].timestamps == [1_000]
 
 
-def test_in_columns_a_session_whose_value_does_not_fit_its_serde_fails_its_record_only() -> None:
+def test_in_columns_a_session_value_that_its_serde_rejects_fails_only_its_record() -> None:
     made = sessions((TEXT, PICKY), 4, 0, 0, "max", "nothing", None)
     rows = [
         (0, key, value, 1, ()) for key, value in [(b"k", b"a"), (b"j", b"a"), (b"k", b"ab"), (b"j", b"c")]
@@ -455,14 +457,14 @@ ROUNDED: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
     "json of tuples": (JSON, JSON, lambda text: (text, [text])),
     "a serde that rounds": (TENTHS, TENTHS, Decimal),
 }
-"""Serdes of aggregates and of results, and functions of text to values that a store returns in another form."""
+"""Serdes of aggregates and of results, and functions from text to values that a store returns in another form."""
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 @pytest.mark.parametrize("over", [None, WINDOWS[4], WINDOWS[5], ms.SessionWindows(20_000, grace=0)])
 @pytest.mark.parametrize("fold", ["sum", "min", "max", "mean"])
 @pytest.mark.parametrize("kept", sorted(ROUNDED))
-def test_in_columns_the_next_aggregate_begins_with_what_the_store_returns(
+def test_in_columns_the_next_aggregate_starts_from_the_value_that_the_store_returns(
     kept: str, fold: str, over: Any, policy: str
 ) -> None:
     serde, result, value_of = ROUNDED[kept]
@@ -476,23 +478,23 @@ def test_in_columns_the_next_aggregate_begins_with_what_the_store_returns(
     in_columns = run(builder.build(), [(rows, None)], policy)
     with patch.object(record_processing, "columnar_entries", record_by_record):
         by_records = run(builder.build(), [(rows, None)], policy)
-    assert without_deletions_of_nothing(in_columns) == without_deletions_of_nothing(by_records)
+    assert with_stores_instead_of_changes(in_columns) == with_stores_instead_of_changes(by_records)
 
 
-class Unclear:
-    """Neither true nor false, as an array of several numbers."""
+class WithoutTruthValue:
+    """A value that is neither true nor false, like an array of several numbers."""
 
     def __bool__(self) -> bool:
         raise ValueError("neither true nor false")
 
 
 @pytest.mark.parametrize("operator", ["filter", "filter_not"])
-def test_a_condition_that_is_neither_true_nor_false_fails_its_record_only(operator: str) -> None:
+def test_a_condition_that_is_neither_true_nor_false_fails_only_its_record(operator: str) -> None:
     builder = ms.StreamsBuilder()
     stream: Stream = builder.stream("in", value=ms.serdes.pickle)
     getattr(stream, operator)(ms.col("x")).to("out", value=ms.serdes.pickle)
     assert columnar(builder.build())
-    values: list[Any] = [True, Unclear(), False, 1, None]
+    values: list[Any] = [True, WithoutTruthValue(), False, 1, None]
     rows = [(0, b"k", ms.serdes.pickle.serialize({"x": value}), 1, ()) for value in values]
     in_columns = run(builder.build(), [(rows, None)], "skip")
     with patch.object(record_processing, "columnar_entries", record_by_record):
@@ -501,7 +503,7 @@ def test_a_condition_that_is_neither_true_nor_false_fails_its_record_only(operat
     assert in_columns.outcomes[0].metrics.dropped == {"process error": 1}
 
 
-def test_a_batch_waits_in_a_cache_in_columns() -> None:
+def test_a_cache_takes_a_batch_in_columns() -> None:
     rows = [(0, key, b"7", 1, ()) for key in (b"k", b"j", b"k")]
     with patch.object(Cache, "_put_each", side_effect=AssertionError("not in columns")):
         done = run(built((TEXT, JSON), ["count"], "json"), [(rows, None), (rows, None)], "fail", 1 << 20)
@@ -509,7 +511,7 @@ def test_a_batch_waits_in_a_cache_in_columns() -> None:
 
 
 @pytest.mark.parametrize("fold", ["count", "sum", "min", "max", "mean"])
-def test_sessions_are_taken_in_columns(fold: str) -> None:
+def test_session_windows_run_in_columns(fold: str) -> None:
     topology = sessions((TEXT, INT), 5, 1, 0, fold, "nothing", None)
     assert columnar(topology) == ["KSTREAM-SOURCE-0000000000"]
 
@@ -518,7 +520,7 @@ def test_sessions_are_taken_in_columns(fold: str) -> None:
 @pytest.mark.parametrize("late", ["nobody", "elsewhere"])
 @pytest.mark.parametrize("fold", ["count", "sum", "min", "max", "mean"])
 @pytest.mark.parametrize("windows", [WINDOWS[0], WINDOWS[2]])
-def test_windows_are_taken_in_columns(windows: Any, emit: Any, late: str, fold: str) -> None:
+def test_time_windows_run_in_columns(windows: Any, emit: Any, late: str, fold: str) -> None:
     topology = windowed((TEXT, INT), windows, emit, late, fold, "nothing", None)
     assert columnar(topology) == ["KSTREAM-SOURCE-0000000000"]
 
@@ -545,7 +547,7 @@ def test_windows_are_taken_in_columns(windows: Any, emit: Any, late: str, fold: 
     ],
     ids=" ".join,
 )
-def test_these_are_taken_in_columns(operators: list[str]) -> None:
+def test_these_operators_run_in_columns(operators: list[str]) -> None:
     assert columnar(built((TEXT, TEXT), operators, "json")) == ["KSTREAM-SOURCE-0000000000"]
 
 
@@ -560,17 +562,17 @@ def test_these_are_taken_in_columns(operators: list[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_these_are_taken_record_by_record(operators: list[str]) -> None:
+def test_these_operators_run_record_by_record(operators: list[str]) -> None:
     assert columnar(built((TEXT, TEXT), operators, "json")) == []
 
 
-def test_a_new_key_is_made_in_columns_and_counted_in_columns() -> None:
+def test_a_new_key_is_computed_and_counted_in_columns() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by(lambda key, value: value).count().to_stream().to("out", value=INT)
     assert len(columnar(builder.build())) == 2
 
 
-def test_a_processor_beside_a_count_keeps_it_from_columns() -> None:
+def test_a_processor_that_uses_the_store_of_a_count_keeps_it_from_columns() -> None:
     class Forwarder(ms.Processor):
         def process(self, record: ms.Record) -> None:
             self.context.forward(record)
@@ -581,7 +583,7 @@ def test_a_processor_beside_a_count_keeps_it_from_columns() -> None:
     assert columnar(builder.build()) == []
 
 
-def test_a_function_is_called_once_for_each_record_in_their_order() -> None:
+def test_a_function_is_called_once_per_record_in_order() -> None:
     calls: list[str] = []
 
     def called(value: str) -> str:
@@ -599,7 +601,7 @@ def test_a_function_is_called_once_for_each_record_in_their_order() -> None:
     assert done.outcomes[0].sends[0][1].values == [b"a", b"c"]
 
 
-def test_runs_of_several_partitions_are_counted_together_in_the_order_of_time() -> None:
+def test_records_of_several_partitions_are_counted_in_timestamp_order() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="c").to_stream().to("out", value=JSON)
     rows = [(n % 2, b"k", b"v", n, ()) for n in range(6)]

@@ -1,4 +1,4 @@
-"""Divisions: a start with more key ranges goes on with the state of undivided tasks, as if these went on."""
+"""Divisions: after a restart with more key ranges, tasks continue with the state of the undivided tasks."""
 
 from __future__ import annotations
 
@@ -163,21 +163,21 @@ class Run:
         regrouped,
     ],
 )
-@settings(max_examples=settings().max_examples // 4)  # a hundred tasks run in each
+@settings(max_examples=settings().max_examples // 4)  # each example runs about a hundred tasks
 @given(parts=st.lists(rows, min_size=3, max_size=3), workers=workers, commit_every=st.sampled_from([1, 7]))
-def test_divided_tasks_go_on_as_undivided_ones(
+def test_divided_tasks_continue_like_undivided_tasks(
     build: Any, parts: list[list[Row]], workers: tuple[int, ...], commit_every: int
 ) -> None:
     builder = ms.StreamsBuilder()
     build(builder)
     topology, ends = builder.build(), []
-    # With caches, other keys decide which updates are merged before a row is due.
+    # With caches, the other keys of a task influence which updates are merged before a row is due.
     caches = {"statestore_cache_max_bytes": 0} if build is suppressed_windows else {}
-    for of_parts in (workers, (workers[0],)):
-        run = Run(topology, commit_every, of_parts[0], **caches)
+    for parallelisms in (workers, (workers[0],)):
+        run = Run(topology, commit_every, parallelisms[0], **caches)
         for number, part in enumerate(parts):
             if number:
-                run.restart(of_parts[min(number, len(of_parts) - 1)])
+                run.restart(parallelisms[min(number, len(parallelisms) - 1)])
             run.pipe(part)
         ends.append(run.end())
     assert ends[0] == ends[1]

@@ -1,4 +1,4 @@
-"""One contract for all engines of committed content: a sorted map from bytes to bytes."""
+"""All engines of committed content have one contract: a sorted map from bytes to bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = st.builds(
     st.sampled_from([469, 470, 471, 600]),
     st.sampled_from([b"", b"\x00", b"a", b"b", b"\xff", b"\xff" * 600]),
 )
-"""Keys beyond what LMDB takes, and around that; many share their first bytes."""
+"""Keys around and beyond the longest key of LMDB; many share their first bytes."""
 KEYS = st.one_of(
     st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"aa", b"ab", b"b", b"\xff", b"\xff\xff"]),
     st.binary(max_size=4),
@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine.close()
 
 
-def test_an_empty_store(engine: Engine) -> None:
+def test_an_empty_store_has_no_entries(engine: Engine) -> None:
     reader = engine.reader()
     assert (reader.get(b"a"), list(reader.scan(None, None)), reader.approximate_count()) == (None, [], 0)
     assert list(reader.scan(b"a", b"b", reverse=True)) == []
@@ -48,13 +48,13 @@ def test_an_empty_value_is_a_value(engine: Engine) -> None:
     assert (engine.reader().get(b"a"), list(engine.reader().scan(None, None))) == (b"", [(b"a", b"")])
 
 
-def test_deleting_what_is_not_there(engine: Engine) -> None:
+def test_deleting_an_absent_key_changes_nothing(engine: Engine) -> None:
     engine.apply([(b"a", None)])
     engine.apply([(b"a", b"1"), (b"b", None)])
     assert list(engine.reader().scan(None, None)) == [(b"a", b"1")]
 
 
-def test_bounds_are_low_included_and_high_excluded(engine: Engine) -> None:
+def test_a_scan_includes_its_low_bound_and_excludes_its_high_bound(engine: Engine) -> None:
     engine.apply([(key, b"") for key in (b"a", b"b", b"c")])
     reader = engine.reader()
     assert [key for key, _ in reader.scan(b"a", b"c")] == [b"a", b"b"]
@@ -64,7 +64,7 @@ def test_bounds_are_low_included_and_high_excluded(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("make", ENGINES)
-def test_reads_like_a_dict(make: type[Memory] | type[Copied]) -> None:
+def test_an_engine_reads_like_a_sorted_dict(make: type[Memory] | type[Copied]) -> None:
     visits = Visits()
 
     @settings(max_examples=100 if make is not Rocksdb else 15)

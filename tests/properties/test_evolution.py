@@ -1,4 +1,4 @@
-"""Edits in any order: a store never leaves its number, and a number is never reused for another store."""
+"""Edits of a topology in any order: each store keeps its sub-topology number, and no number is reused for another store."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def plan(names: list[str]) -> Plan:
 
 
 @given(st.lists(st.lists(st.sampled_from("ABCabc"), min_size=1, unique=True), min_size=2, max_size=6))
-def test_numbers_stay_with_their_topics_and_stores(edits: list[list[str]]) -> None:
+def test_topics_and_stores_keep_the_number_of_their_subtopology(edits: list[list[str]]) -> None:
     before: dict[int, ComparedPart] = {}
     owner: dict[int, str] = {}
     for names in edits:
-        now = continued(plan(names), before)
-        assert [sub.id for sub in now.subtopologies] == list(range(len(now.subtopologies)))
-        assert len(now.subtopologies) >= len(before)
-        present = {sub.id: sub.source_topics[0] for sub in now.subtopologies if sub.nodes}
+        edited = continued(plan(names), before)
+        assert [sub.id for sub in edited.subtopologies] == list(range(len(edited.subtopologies)))
+        assert len(edited.subtopologies) >= len(before)
+        present = {sub.id: sub.source_topics[0] for sub in edited.subtopologies if sub.nodes}
         assert sorted(present.values()) == sorted(names)
         for number, part in before.items():
             if not part.topics:
@@ -45,5 +45,5 @@ def test_numbers_stay_with_their_topics_and_stores(edits: list[list[str]]) -> No
                 assert present[number] == part.topics[0]
         for number, name in present.items():
             assert owner.setdefault(number, name) == name
-        event(f"gone: {len(now.subtopologies) - len(present)}")
-        before = parts_of(now, lay_out(now, dict.fromkeys(now.external_topics, 2)), before)
+        event(f"gone: {len(edited.subtopologies) - len(present)}")
+        before = parts_of(edited, lay_out(edited, dict.fromkeys(edited.external_topics, 2)), before)

@@ -1,4 +1,4 @@
-"""Global copies: however micro-batches are cut, run again or cut off, each sees its topic to exactly the planned offsets."""
+"""Global copies: however micro-batches are cut, repeated or interrupted, each sees its topic up to exactly the planned offsets."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def part(topic_id: str) -> GlobalPart:
     topology.add_global_store(
         ms.stores.key_value("store", STRING, STRING), "read", "topic", "keep", Histories
     )
-    (found,) = topology.plan("app").global_parts
-    return GlobalPart(found, "app", topic_id, ms.ErrorPolicies())
+    (global_part,) = topology.plan("app").global_parts
+    return GlobalPart(global_part, "app", topic_id, ms.ErrorPolicies())
 
 
 def expected(topic: FakeTopic, planned: dict[int, int]) -> Content:
@@ -66,7 +66,7 @@ def expected(topic: FakeTopic, planned: dict[int, int]) -> Content:
 
 
 def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
-    class Fillings(RuleBasedStateMachine):
+    class Restores(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
             self.home = Path(tempfile.mkdtemp(prefix="millstream-"))
@@ -78,7 +78,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
             return engine.open(str(self.home / host))
 
         def seen(self, copy: Any, planned: dict[int, int]) -> Content:
-            """Return what a task sees in a micro-batch."""
+            """Return the content that a task sees in a micro-batch."""
             topics = GlobalTopics(self.topic, self.topic)
             restore = GlobalRestore(
                 part(self.topic.id), copy, topics, task="0_0", listener=lambda progress: None, now_ms=0
@@ -113,7 +113,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
                 self.run_batch(host, max(len(self.batches) - back, 0))
 
         @rule(host=HOSTS, writes=st.integers(0, 2))
-        def cut_a_filling_off(self, host: str, writes: int) -> None:
+        def interrupt_a_restore(self, host: str, writes: int) -> None:
             self.batches.append(self.topic.ends)
             try:
                 self.seen(MortalCopy(self.copy(host), writes), self.batches[-1])
@@ -128,7 +128,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
             visits["lost"] += self.reached.pop(host, None) is not None
 
         @rule()
-        def make_the_topic_again(self) -> None:
+        def recreate_the_topic(self) -> None:
             self.topic.entries = [[], [], []]
             self.topic.id += "+"
             self.batches.clear()
@@ -139,11 +139,13 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
                 engine.discard(str(self.home / host))
             shutil.rmtree(self.home)
 
-    return Fillings
+    return Restores
 
 
 @pytest.mark.parametrize("engine", [COPIES["lmdb"], COPIES["memory"]], ids=["lmdb", "memory"])
-def test_each_batch_sees_the_store_at_its_offsets(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_micro_batch_sees_the_global_store_at_its_planned_offsets(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(global_restore, "_RECORDS_AT_ONCE", 3)
     visits = Visits()
     run_state_machine_as_test(

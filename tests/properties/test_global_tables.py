@@ -1,4 +1,4 @@
-"""A join with a global table is a look into a dict that holds the newest value per key."""
+"""A join with a global table is a lookup in a dict of the newest value per key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row_key(_key: str | None, value: str) -> str | None:
 
 
 @given(RECORDS, st.booleans())
-def test_each_record_sees_the_table_as_it_is(
+def test_each_record_is_joined_with_the_newest_row_of_the_global_table(
     records: list[tuple[str, str | None, str | None]], left: bool
 ) -> None:
     rows: dict[str | None, str] = {}

@@ -1,4 +1,4 @@
-"""Asynchronous operators over micro-batches that fail, async workers that die and answers that come late, against a serial run."""
+"""Asynchronous operators have the results of a serial run, even if micro-batches fail, async workers die and answers are late."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SEEDS = st.integers(0, 2**32)
 
 
 class Cluster:
-    """A task that lives for one micro-batch at a time, and an async worker beside it; each may die.
+    """A task that exists for one micro-batch at a time, and an async worker; each may die.
 
     Attributes:
-        ahead_ms: By how much the clock of the task is ahead of the async worker's, which nobody sets.
+        ahead_ms: How far the clock of the task is ahead of the clock of the async worker.
     """
 
     repeats_sends = True
@@ -53,7 +53,7 @@ class Cluster:
         self.out: list[Any] = []
         self.committed = 0
         self.finished: set[int] = set()
-        self.done_again: list[int] = []
+        self.repeated_offsets: list[int] = []
         self.unfinished: list[int] = []
         self.journal: list[tuple[int, int, int | None]] = []
         self.running: list[tuple[int, Start]] = []
@@ -61,9 +61,9 @@ class Cluster:
         self.new_async_worker()
 
     def new_async_worker(self) -> None:
-        """The async worker dies with all its calls; another one is started."""
-        with_calls = self.new_task().calls
-        self.dispatcher = Dispatcher(with_calls["call"], seed="app")
+        """Replace the async worker, whose calls are lost."""
+        calls_by_operator = self.new_task().calls
+        self.dispatcher = Dispatcher(calls_by_operator["call"], seed="app")
         self.result_buffer = ResultBuffer(self.dispatcher)
         self.running = []
 
@@ -127,7 +127,7 @@ class Cluster:
         return memory.get(key, 0)
 
     def work(self) -> None:
-        """A millisecond passes at the async worker."""
+        """Advance the async worker by a millisecond."""
         self.now += 1
         self.dispatcher.expire(self.now)
         for each in [each for each in self.running if each[0] <= self.now]:
@@ -140,7 +140,7 @@ class Cluster:
                 self.journal.append((offset, self.now, call.attempt))
                 assert self.now >= call.due_ms
                 if offset in self.finished:
-                    self.done_again.append(offset)
+                    self.repeated_offsets.append(offset)
 
     def offset_of(self, call: Call) -> int:
         return int(call.args[0].partition(":")[2])
@@ -152,7 +152,7 @@ class Cluster:
         return f"<{value}>"
 
 
-def calling(order: CallOrder, batch: tuple[int, int] | None = None) -> ms.Topology:
+def calling_topology(order: CallOrder, batch: tuple[int, int] | None = None) -> ms.Topology:
     builder = ms.StreamsBuilder()
     retry = ms.Retry(initial=3, cap=10)
     stream = builder.stream("in")
@@ -163,12 +163,12 @@ def calling(order: CallOrder, batch: tuple[int, int] | None = None) -> ms.Topolo
 
 
 @pytest.mark.parametrize("order", ["key", "partition", "completion"])
-def test_whatever_dies_each_record_retires_once_and_in_order(
+def test_each_record_retires_once_and_in_order_despite_failures(
     order: CallOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "_LONG_KEY", 3)
     monkeypatch.setattr(backlog, "_BLOCKED_KEY", 2)
-    if order == "partition":  # which keeps as many records in memory as it hands over
+    if order == "partition":  # this order keeps as many records in memory as it hands over
         monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 5)
         monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 1)
     monkeypatch.setattr(in_flight, "_AHEAD_MS", 2)
@@ -180,17 +180,17 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
         dice = random.Random(seed)
         keys = [dice.choice(["hot", "hot", "warm", "cold", None]) for _ in range(count)]
         rows = [(key, f"{key}:{offset}", offset) for offset, key in enumerate(keys)]
-        cluster = Cluster(calling(order, batch), rows, dice)
+        cluster = Cluster(calling_topology(order, batch), rows, dice)
         cluster.failures.update({row[1]: dice.choice([0, 0, 0, 1, 2]) for row in rows})
         for turn in range(1000):
-            wild = turn < 40
-            crash = wild and dice.random() < 0.2
+            disturbed = turn < 40
+            crash = disturbed and dice.random() < 0.2
             cluster.micro_batch(crash=crash)
             visits["crash"] += crash
-            if wild and dice.random() < 0.1:
+            if disturbed and dice.random() < 0.1:
                 visits["async worker lost"] += bool(cluster.running)
                 cluster.new_async_worker()
-            if wild and dice.random() < 0.1:
+            if disturbed and dice.random() < 0.1:
                 cluster.ahead_ms -= 100_000
             for _ in range(dice.randrange(6)):
                 cluster.work()
@@ -201,7 +201,7 @@ def test_whatever_dies_each_record_retires_once_and_in_order(
                 break
         expected = [(key, f"<{value}>", time) for key, value, time in rows]
         assert sorted(cluster.out, key=str) == sorted(expected, key=str)
-        assert cluster.done_again == [], "what was finished at a commit never runs again"
+        assert cluster.repeated_offsets == [], "what was finished at a commit never runs again"
         if order == "partition":
             assert cluster.out == expected
         if order == "key":
@@ -229,14 +229,14 @@ def check_keys(cluster: Cluster, expected: list[Any]) -> None:
         assert [row for row in cluster.out if row[0] == key] == [row for row in expected if row[0] == key]
 
 
-def test_attempts_go_on_counting_over_restarts() -> None:
+def test_the_count_of_attempts_continues_after_a_restart() -> None:
     visits = Visits()
 
     @settings(max_examples=30, deadline=None)
     @given(SEEDS)
     def runs(seed: int) -> None:
         dice = random.Random(seed)
-        cluster = Cluster(calling("key"), [("k", "k:0", 0)], dice)
+        cluster = Cluster(calling_topology("key"), [("k", "k:0", 0)], dice)
         cluster.failures["k:0"] = 3
         while not cluster.out:
             cluster.micro_batch(crash=dice.random() < 0.3)
@@ -255,10 +255,10 @@ def test_attempts_go_on_counting_over_restarts() -> None:
     visits.demand(again=3)
 
 
-class Transactions(Cluster):
-    """The same exactly once, with calls that read and write the state of their key.
+class ExactlyOnceCluster(Cluster):
+    """The same with exactly-once, and with calls that read and write the state of their key.
 
-    What a micro-batch sends is committed first, then its state. If it dies in between, it is run again with the same input at the
+    The sends of a micro-batch are committed first, then its state. If it dies in between, it is run again with the same input at the
     same time, and sends nothing.
     """
 
@@ -310,7 +310,7 @@ def add(record: ms.Record[str, str], context: ms.CallContext) -> None:
     context.forward(record.with_value(str(sums.get(record.key))))
 
 
-def summing() -> ms.Topology:
+def summing_topology() -> ms.Topology:
     builder = ms.StreamsBuilder()
     builder.add_state_store(ms.stores.key_value("sums", ms.serdes.string, ms.serdes.int64))
     retry = ms.Retry(initial=3, cap=10)
@@ -320,7 +320,7 @@ def summing() -> ms.Topology:
     return builder.build()
 
 
-def test_exactly_once_a_micro_batch_sends_the_same_again_and_calls_see_what_came_before(
+def test_exactly_once_repeated_micro_batches_send_the_same_and_calls_see_earlier_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backlog, "_LONG_KEY", 3)
@@ -331,7 +331,7 @@ def test_exactly_once_a_micro_batch_sends_the_same_again_and_calls_see_what_came
     def runs(count: int, seed: int) -> None:
         dice = random.Random(seed)
         rows = [(dice.choice(["hot", "hot", "warm", "cold"]), str(n), n) for n in range(count)]
-        cluster = Transactions(summing(), rows, dice)
+        cluster = ExactlyOnceCluster(summing_topology(), rows, dice)
         cluster.failures.update({row[1]: dice.choice([0, 0, 0, 1, 2]) for row in rows})
         for turn in range(1000):
             crash = turn < 40 and dice.random() < 0.3
@@ -351,7 +351,7 @@ def test_exactly_once_a_micro_batch_sends_the_same_again_and_calls_see_what_came
             expected.append((key, str(sums[key]), time))
         for key in sums:
             assert [row for row in cluster.out if row[0] == key] == [row for row in expected if row[0] == key]
-        assert cluster.done_again == [], "what was finished at a commit never runs again"
+        assert cluster.repeated_offsets == [], "what was finished at a commit never runs again"
 
     runs()
     visits.demand(**{"crash behind a transaction with results": 20, "async worker lost": 10})

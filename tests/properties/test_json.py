@@ -59,10 +59,10 @@ _PIECES = st.sampled_from('{}[]:, \x00\ufeff"') | st.just('{"a":') | _NAMES | _Q
 
 def _outcome(function: Any, value: Any) -> Any:
     try:
-        found = function(value)
+        result = function(value)
     except Exception as error:
         return type(error), str(error)
-    return found if isinstance(found, bytes) else repr(found)
+    return result if isinstance(result, bytes) else repr(result)
 
 
 def _standard_bytes(value: Any) -> bytes:
@@ -76,12 +76,14 @@ def _standard_bytes(value: Any) -> bytes:
 @example({"price": 1e16})
 @example([0.0001, -0.0, 1e-5, math.inf])
 @example([b"bytes"])
-def test_writes_the_bytes_of_the_standard_library_or_raises_its_error(value: Any) -> None:
+def test_json_writes_the_bytes_or_raises_the_error_of_the_standard_library(value: Any) -> None:
     assert _outcome(ms.serdes.json.serialize, value) == _outcome(_standard_bytes, value)
 
 
 @given(_VALUES, st.booleans(), st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32"]))
-def test_reads_what_the_standard_library_reads(value: Any, ascii_only: bool, encoding: str) -> None:
+def test_json_reads_the_same_objects_as_the_standard_library(
+    value: Any, ascii_only: bool, encoding: str
+) -> None:
     try:
         text = json.dumps(value, ensure_ascii=ascii_only)
     except TypeError:
@@ -93,28 +95,28 @@ def test_reads_what_the_standard_library_reads(value: Any, ascii_only: bool, enc
 @given(st.lists(_PIECES).map("".join).map(lambda text: text.encode(errors="surrogatepass")) | st.binary())
 @example(b'{"a":1,"b":2,"a":3}')
 @example(b"[NaN,1E400,-0,18446744073709551616]")
-def test_reads_or_refuses_any_bytes_as_the_standard_library(data: bytes) -> None:
+def test_json_reads_or_rejects_any_bytes_like_the_standard_library(data: bytes) -> None:
     assert _outcome(ms.serdes.json.deserialize, data) == _outcome(json.loads, data)
 
 
-def test_a_value_that_contains_itself_is_refused() -> None:
+def test_json_rejects_a_value_that_contains_itself() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(ms.errors.SerdeError, match="Circular"):
         ms.serdes.json.serialize(value)
 
 
-def test_uses_msgspec_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(value: Any) -> Any:
+def test_json_uses_msgspec_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_if_called(value: Any) -> Any:
         raise AssertionError(value)
 
-    monkeypatch.setattr(serde_formats, "_to_json", refused)
-    monkeypatch.setattr(json, "loads", refused)
+    monkeypatch.setattr(serde_formats, "_to_json", fail_if_called)
+    monkeypatch.setattr(json, "loads", fail_if_called)
     row = {"id": "ä", "cents": 2**63, "price": 9.5, "open": True, "note": None, "items": [{"n": 1}, (2, 0.0)]}
     data = ms.serdes.json.serialize(row)
     assert ms.serdes.json.deserialize(data) == {**row, "items": [{"n": 1}, [2, 0.0]]}
 
 
-def test_works_without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_works_without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serde_formats, "msgspec", None)
     assert ms.serdes.json.deserialize(ms.serdes.json.serialize({"a": [1]})) == {"a": [1]}

@@ -1,4 +1,4 @@
-"""Key ranges: joins of two streams and sliding windows give each key, and each store, what one task per partition gives them."""
+"""Key ranges: stream joins, windows and versioned joins have the results and stores of one task per partition."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ EXPIRED: list[Row] = [
     ("a", "c", "x", 100),
     ("a", "a", "x", 55),
 ]
-"""When the last record is taken, the record of key b at 90 has made those of key a in topic b expire; that at 200 comes later."""
+"""When the last record is processed, the record of key b at 90 has expired those of key a in topic b; the one at 200 comes later."""
 
 durations = st.integers(0, 20)
 windows = st.builds(ms.JoinWindows, durations, durations, durations)
 commits = st.sampled_from([1, 3, 50])
 fewer = settings(max_examples=settings().max_examples // 2)
-"""For tests of several topologies: what they share has enough examples in all of them together."""
+"""For tests of several topologies, which have enough examples in all of them together."""
 
 
 class Run:
@@ -56,7 +56,7 @@ class Run:
             self._driver.pipe(topic, key, value, timestamp=time)
 
     def restart(self) -> None:
-        """Continue in new tasks, with what the old ones have left in their snapshots."""
+        """Continue in new tasks with the snapshots of the old ones."""
         self._driver.commit()
         self._read()
         self._driver = self._driver.edited(self._topology)
@@ -119,7 +119,7 @@ def joined(kind: str, within: ms.JoinWindows, *, merged: bool) -> ms.Topology:
 @pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
 @given(rows=rows, within=windows, commit_every=commits)
 @example(rows=EXPIRED, within=ms.JoinWindows(5, 5, 0), commit_every=50)
-def test_joins_of_two_streams(
+def test_stream_joins_have_the_same_results_in_key_ranges(
     kind: str, rows: list[Row], within: ms.JoinWindows, commit_every: int, merged: bool
 ) -> None:
     check(joined(kind, within, merged=merged), rows, commit_every)
@@ -128,7 +128,7 @@ def test_joins_of_two_streams(
 @fewer
 @pytest.mark.parametrize("kind", ["left_join", "outer_join"])
 @given(parts=st.lists(rows, min_size=1, max_size=4), within=windows, commit_every=commits)
-def test_joins_of_two_streams_that_wait_for_their_inputs_over_restarts(
+def test_stream_joins_that_wait_for_inputs_have_the_same_results_over_restarts(
     kind: str, parts: list[list[Row]], within: ms.JoinWindows, commit_every: int
 ) -> None:
     topology, ends = joined(kind, within, merged=False), []
@@ -159,7 +159,7 @@ class Shifts(ms.Windows):
 
 
 def windowed(over: Any, kind: str) -> ms.Topology:
-    """Aggregate over windows: at every record, at the close of windows, suppressed, of two topics, or the smallest value."""
+    """Aggregate over windows: emitted at every record, at the close or suppressed, cogrouped from two topics, or the minimum."""
     builder = ms.StreamsBuilder()
     least = 3 * over.difference_ms + over.grace_ms + 1 if isinstance(over, ms.SlidingWindows) else None
     store = ms.stores.options("windows", retention=least)
@@ -194,13 +194,15 @@ REFUSED = ("calendar", "suppressed")
     ("over", "kind"), [each for each in itertools.product(OVER, KINDS) if each != REFUSED]
 )
 @given(data=st.data(), rows=rows, commit_every=commits)
-def test_windows(over: str, kind: str, data: st.DataObject, rows: list[Row], commit_every: int) -> None:
+def test_windows_have_the_same_results_in_key_ranges(
+    over: str, kind: str, data: st.DataObject, rows: list[Row], commit_every: int
+) -> None:
     """The stores of sliding and calendar windows may show expired windows for longer; see docs/concepts/key-ranges.md."""
     topology = windowed(data.draw(OVER[over]), kind)
-    (results, entries, dropped), (wanted, least, wanted_dropped) = (
+    (results, entries, dropped), (expected, least, expected_dropped) = (
         outcome(topology, rows, commit_every, parallelism) for parallelism in (2, 1)
     )
-    assert (results, dropped) == (wanted, wanted_dropped)
+    assert (results, dropped) == (expected, expected_dropped)
     assert set(least) <= set(entries)
     if over == "tumbling":
         assert entries == least
@@ -215,9 +217,11 @@ def with_history(grace: int | None) -> ms.Topology:
 
 @given(grace=st.none() | durations, rows=rows, commit_every=commits)
 @example(grace=None, rows=EXPIRED, commit_every=50)
-def test_joins_with_versions(grace: int | None, rows: list[Row], commit_every: int) -> None:
+def test_joins_with_versioned_tables_have_the_same_results_in_key_ranges(
+    grace: int | None, rows: list[Row], commit_every: int
+) -> None:
     topology = with_history(grace)
-    (results, _, dropped), (wanted, _, wanted_dropped) = (
+    (results, _, dropped), (expected, _, expected_dropped) = (
         outcome(topology, rows, commit_every, parallelism) for parallelism in (2, 1)
     )
-    assert (results, dropped) == (wanted, wanted_dropped)
+    assert (results, dropped) == (expected, expected_dropped)

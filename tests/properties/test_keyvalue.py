@@ -1,4 +1,4 @@
-"""KeyValueStore over both engines, against a dict."""
+"""KeyValueStore behaves like a sorted dict, on every engine."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
 
         @rule()
         def give_up(self) -> None:
-            """Another attempt begins from what was committed."""
+            """Start another attempt from the committed content."""
             if not self.written:
                 return
             visits["gave up"] += 1
@@ -192,14 +192,14 @@ def machine(make: Callable[[], Engine], variant: str, visits: Visits) -> Callabl
 
 
 def parsed(spec: ms.stores.StoreSpec, value: Any) -> Any:
-    """Return the value as it is stored: a copy that nobody else can change."""
+    """Return the value as the store returns it: an independent copy."""
     if not spec.timestamped:
         return spec.value.deserialize(spec.value.serialize(value))
     return ms.ValueAndTimestamp(spec.value.deserialize(spec.value.serialize(value[0])), value[1])
 
 
 @pytest.mark.parametrize(("make", "variant"), each_engine(VARIANTS, "bytes to stamped json"))
-def test_a_store_is_a_sorted_dict(make: Callable[[], Engine], variant: str) -> None:
+def test_a_key_value_store_behaves_like_a_sorted_dict(make: Callable[[], Engine], variant: str) -> None:
     visits = Visits()
     run_state_machine_as_test(machine(make, variant, visits), settings=settings(max_examples=60))
     visits.demand(

@@ -1,6 +1,6 @@
-"""The log: every copy that catches up, from wherever it was left behind, is the store.
+"""The log: every copy that catches up equals the store, from whichever version it starts.
 
-This test is the driver of the log: segments are lists in a dict, and compaction merges them according to the manifest.
+The test takes the place of the log's driver: segments are lists in a dict, and compaction merges them according to the manifest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .engines import Visits, neighbours
 
 Content = dict[tuple[str, bytes], bytes]
 Batch = dict[tuple[str, bytes], bytes | None]
-ENOUGH = 1 << 30
+UNLIMITED = 1 << 30
 KEYS = neighbours(3, groups=2)
 
 
@@ -58,7 +58,7 @@ class Log:
     def __init__(self) -> None:
         self.manifest = Manifest()
         self.segments: dict[int, list[StoreChange]] = {}
-        self.longest_step = self.splits = self.moves = self.passed = 0
+        self.longest_step = self.splits = self.moves = self.moves_before_appending = 0
 
     def write(self, batch: Batch, budget: int) -> None:
         manifest = advanced(self.manifest, f"t{self.manifest.version + 1}")
@@ -72,7 +72,7 @@ class Log:
                 step = due_before_appending(manifest, (store, number))
                 if step is not None:
                     manifest = self._compacted(manifest, step)
-                    self.passed += 1
+                    self.moves_before_appending += 1
                 manifest, segment = appended(manifest, (store, number), len(codec.encode(part)), len(part))
                 self.segments[segment.sequence] = part
         for step in list(due_for_compaction(manifest, budget)):
@@ -152,9 +152,9 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             self.log = Log()
             self.model: Content = {}
             self.copies = [Copy(None, {})]
-            self.write(batch, ENOUGH)
+            self.write(batch, UNLIMITED)
 
-        @rule(batch=batches, budget=st.sampled_from([0, 100, ENOUGH]))
+        @rule(batch=batches, budget=st.sampled_from([0, 100, UNLIMITED]))
         def write(self, batch: Batch, budget: int) -> None:
             self.log.write(batch, budget)
             for entry, value in batch.items():
@@ -165,16 +165,16 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
         @rule(key=keys, count=st.integers(2, 30), size=st.integers(0, 3))
         def write_a_key_often(self, key: tuple[str, bytes], count: int, size: int) -> None:
             for number in range(count):
-                self.write({key: None if number % 3 == 2 else bytes(size)}, ENOUGH)
+                self.write({key: None if number % 3 == 2 else bytes(size)}, UNLIMITED)
 
         @rule(count=st.sampled_from([60, 70]))
         def let_time_pass(self, count: int) -> None:
             for number in range(count):
-                self.write({("u", b"clock"): b"%d" % number}, ENOUGH)
+                self.write({("u", b"clock"): b"%d" % number}, UNLIMITED)
 
         @rule(
             later=st.lists(batches, max_size=4),
-            budget=st.sampled_from([0, ENOUGH]),
+            budget=st.sampled_from([0, UNLIMITED]),
             immediately=st.booleans(),
         )
         def leave_a_copy_behind(self, later: list[Batch], budget: int, immediately: bool) -> None:
@@ -191,8 +191,8 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
             entries = [entry for entry in self.model if entry[0] == "s"]
             steps = [[entry] for entry in entries] if in_steps else [entries] if entries else []
             for step in steps:
-                self.write(dict.fromkeys(step), ENOUGH)
-            self.write({("s", key): b"again" for key in KEYS[1:]}, ENOUGH)
+                self.write(dict.fromkeys(step), UNLIMITED)
+            self.write({("s", key): b"again" for key in KEYS[1:]}, UNLIMITED)
 
         @rule(data=st.data())
         def catch_a_copy_up(self, data: st.DataObject) -> None:
@@ -233,8 +233,8 @@ def machine(visits: Visits) -> type[RuleBasedStateMachine]:
         def count_splits_and_moves(self) -> None:
             visits["split"] += self.log.splits
             visits["moved down"] += self.log.moves
-            visits["moved down before newer changes"] += self.log.passed
-            self.log.splits = self.log.moves = self.log.passed = 0
+            visits["moved down before newer changes"] += self.log.moves_before_appending
+            self.log.splits = self.log.moves = self.log.moves_before_appending = 0
 
         @invariant()
         def segments_are_in_order_and_few(self) -> None:
@@ -269,7 +269,7 @@ def largest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return int(request.param)
 
 
-def test_every_copy_that_catches_up_is_the_store(largest: int) -> None:
+def test_every_copy_that_catches_up_equals_the_store(largest: int) -> None:
     visits = Visits()
     run_state_machine_as_test(machine(visits), settings=settings(max_examples=120, stateful_step_count=30))
     visits.demand(
@@ -287,16 +287,16 @@ def test_every_copy_that_catches_up_is_the_store(largest: int) -> None:
     )
 
 
-def test_compaction_leaves_few_segments_and_bases_that_outweigh_their_changes() -> None:
+def test_compaction_leaves_few_segments_and_bases_larger_than_their_changes() -> None:
     log = Log()
     for number in range(500):
-        log.write({("s", b"%d" % (number * number % 97)): b"x" * (number % 50)}, ENOUGH)
+        log.write({("s", b"%d" % (number * number % 97)): b"x" * (number % 50)}, UNLIMITED)
         for group in log.manifest.segments.values():
             assert len(group) <= 13
             assert len(group) < 3 or sum(s.size for s in group[1:]) < group[0].size
 
 
-def encoded(model: Content) -> int:
+def live_size(model: Content) -> int:
     """Return the size of the live data in one segment per key group, in bytes."""
     groups: dict[tuple[str, int], list[StoreChange]] = {}
     for (store, key), value in model.items():
@@ -304,7 +304,7 @@ def encoded(model: Content) -> int:
     return sum(len(codec.encode(changes)) for changes in groups.values())
 
 
-def grown(batches: list[Batch], budget: int = ENOUGH) -> tuple[Log, Content]:
+def log_after(batches: list[Batch], budget: int = UNLIMITED) -> tuple[Log, Content]:
     log, model = Log(), {}
     for batch in batches:
         log.write(batch, budget)
@@ -315,64 +315,65 @@ def grown(batches: list[Batch], budget: int = ENOUGH) -> tuple[Log, Content]:
     return log, model
 
 
-class TestSpace:
-    """The log stays within a few times the live data, whatever has been written before."""
+class TestTheSizeOfTheLog:
+    """The log stays within a few times the size of the live data."""
 
     def key(self, number: int) -> tuple[str, bytes]:
         return ("s", b"key-%06d" % number)
 
-    def test_of_values_that_are_overwritten(self) -> None:
+    def test_is_bounded_when_values_are_overwritten(self) -> None:
         batches: list[Batch] = [{self.key(n): b"x" * 200 for n in range(1000)}]
         batches += [
             {self.key((step * 37 + n * 101) % 1000): b"y" * 200 for n in range(50)} for step in range(200)
         ]
-        log, model = grown(batches)
+        log, model = log_after(batches)
         assert len(model) == 1000
-        assert log.size() < 2.5 * encoded(model)
+        assert log.size() < 2.5 * live_size(model)
 
-    def test_of_keys_that_come_and_go(self) -> None:
+    def test_is_bounded_when_keys_come_and_go(self) -> None:
         batches: list[Batch] = []
         for step in range(300):
             batch: dict[tuple[str, bytes], Any] = {self.key(step * 50 + n): b"x" * 100 for n in range(50)}
             batch |= {self.key(step * 50 + n - 500): None for n in range(50) if step >= 10}
             batches.append(batch)
-        log, model = grown(batches)
+        log, model = log_after(batches)
         assert len(model) == 500
-        assert log.size() < 2.5 * encoded(model)
+        assert log.size() < 2.5 * live_size(model)
 
-    def test_of_large_values_that_were_deleted(self) -> None:
+    def test_is_bounded_after_large_values_were_deleted(self) -> None:
         batches: list[Batch] = [
             {self.key(step * 64 + n): b"x" * 10_000 for n in range(64)} for step in range(10)
         ]
-        full, _ = grown(batches)
+        full, _ = log_after(batches)
         batches += [{self.key(step * 64 + n): None for n in range(64)} for step in range(10)]
         batches += [{self.key(n % 64): b"small"} for n in range(200)]
-        log, model = grown(batches)
+        log, model = log_after(batches)
         assert len(model) == 64
         assert log.size() < full.size() / 10, (
-            f"{log.size()} bytes of log for {encoded(model)} bytes of live data"
+            f"{log.size()} bytes of log for {live_size(model)} bytes of live data"
         )
 
-    def test_within_a_small_budget_per_batch(self) -> None:
+    def test_is_bounded_with_a_small_budget_per_batch(self) -> None:
         batches: list[Batch] = [{self.key(n): b"x" * 200 for n in range(1000)}]
         batches += [
             {self.key((step * 37 + n * 101) % 1000): b"y" * 200 for n in range(50)} for step in range(400)
         ]
-        log, model = grown(batches, budget=30_000)  # three times what a batch writes
-        assert log.size() < 2.5 * encoded(model)
+        log, model = log_after(batches, budget=30_000)  # three times what a batch writes
+        assert log.size() < 2.5 * live_size(model)
 
 
-def test_a_step_of_compaction_does_not_grow_with_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_step_does_not_grow_with_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LARGEST_CHANGES", 64)
     longest = []
     for keys in (3_000, 18_000):
         store = Log()
         for step in range(keys // 250):
-            store.write({("s", b"%d" % (step * 250 + n)): b"x" * 30 for n in range(250)}, ENOUGH)
+            store.write({("s", b"%d" % (step * 250 + n)): b"x" * 30 for n in range(250)}, UNLIMITED)
         store.longest_step = 0
         for step in range(40):
             store.write(
-                {("s", b"%d" % ((step * 7919 + n * 104_729) % keys)): b"y" * 30 for n in range(250)}, ENOUGH
+                {("s", b"%d" % ((step * 7919 + n * 104_729) % keys)): b"y" * 30 for n in range(250)},
+                UNLIMITED,
             )
         longest.append(store.longest_step)
         assert all(s.changes <= 2 * 64 for group in store.manifest.segments.values() for s in group)

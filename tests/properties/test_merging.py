@@ -1,6 +1,4 @@
-"""What is read of a repartition topic against a merge that looks at the heads, a whole backlog against a sorted one, and what is
-read again by a rebuilt task against what was written.
-"""
+"""Merging of repartition topics: the order equals a merge by heads, a backlog is sorted, and a rebuilt task processes each record once."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ ROWS = st.lists(st.tuples(st.sampled_from([*WRITERS, None]), st.integers(0, 20),
 
 
 def records_of(rows: list[tuple[bytes | None, int, bool]], gap: int = 3) -> Records:
-    """Build the records of a partition: who wrote each, when, and whether it has a header of the user's.
+    """Build the records of a partition from the writer and the timestamp of each, and whether it has a header of the user.
 
     Args:
         gap: The distance of two offsets.
@@ -60,7 +58,7 @@ def part(records: Records, first: int, last: int) -> Records:
 
 
 def by_heads(rows: list[tuple[bytes | None, int, bool]]) -> list[int]:
-    """Merge as a task does that has a queue per lane: the oldest head first, equal ones in the order of the lanes."""
+    """Merge like a task with a queue per lane: the oldest head first, ties in the order of the lanes."""
     queues = [
         deque(row for row, (by, _, _) in enumerate(rows) if by == writer) for writer in (None, *WRITERS)
     ]
@@ -71,7 +69,7 @@ def by_heads(rows: list[tuple[bytes | None, int, bool]]) -> list[int]:
     return taken
 
 
-def test_the_oldest_head_comes_next_and_a_lane_keeps_its_order() -> None:
+def test_the_oldest_head_is_taken_next_and_a_lane_keeps_its_order() -> None:
     visits = Visits()
 
     @settings(max_examples=300)
@@ -90,8 +88,8 @@ def test_the_oldest_head_comes_next_and_a_lane_keeps_its_order() -> None:
     visits.demand(**{"out of order in a lane": 10, "several lanes": 10})
 
 
-def test_a_backlog_read_up_to_one_time_at_a_time_comes_out_sorted() -> None:
-    """Whatever the times to which writers read, whatever a writer that is killed leaves behind twice."""
+def test_a_backlog_that_is_read_in_slices_of_time_is_sorted() -> None:
+    """Writers may read up to any time, and a writer that is killed may write its records twice."""
     visits = Visits()
     logs = st.lists(st.lists(st.integers(0, 50), max_size=30).map(sorted), min_size=1, max_size=4)
 
@@ -106,7 +104,7 @@ def test_a_backlog_read_up_to_one_time_at_a_time_comes_out_sorted() -> None:
             repeated = written[: len(written) // 2] if killed else []
             merged = merged_of([*repeated, *written])
             seen: set[tuple[bytes | None, int]] = set()
-            names = [*named(repeated), *named(written)]
+            names = [*writer_and_number(repeated), *writer_and_number(written)]
             for offset, time in zip(merged.offsets, merged.timestamps):
                 name = names[offset // 3]
                 if name not in seen:
@@ -120,7 +118,7 @@ def test_a_backlog_read_up_to_one_time_at_a_time_comes_out_sorted() -> None:
     visits.demand(killed=10)
 
 
-def test_a_rebuilt_task_takes_each_record_once_whatever_the_parts_in_which_it_reads_again() -> None:
+def test_a_rebuilt_task_processes_each_record_once_however_its_reads_are_cut() -> None:
     visits = Visits()
     builder = ms.StreamsBuilder()
     builder.stream("in").to("out")
@@ -153,7 +151,7 @@ def test_a_rebuilt_task_takes_each_record_once_whatever_the_parts_in_which_it_re
 
 
 def interleaved(lanes: list[list[int]], random: object) -> list[tuple[bytes | None, int, bool]]:
-    """Write what tasks have put out, in any order between them."""
+    """Interleave the output of the writers in a random order."""
     left = [deque(lane) for lane in lanes]
     written: list[tuple[bytes | None, int, bool]] = []
     while any(left):
@@ -162,8 +160,8 @@ def interleaved(lanes: list[list[int]], random: object) -> list[tuple[bytes | No
     return written
 
 
-def named(rows: list[tuple[bytes | None, int, bool]]) -> list[tuple[bytes | None, int]]:
-    """Name each record by its writer and its number there, so that a second copy is known."""
+def writer_and_number(rows: list[tuple[bytes | None, int, bool]]) -> list[tuple[bytes | None, int]]:
+    """Name each record by its writer and its number there, to recognize a second copy."""
     counts: Counter[bytes | None] = Counter()
     names = []
     for writer, _, _ in rows:

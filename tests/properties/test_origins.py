@@ -1,4 +1,4 @@
-"""However records are transformed, wait and end: no offset is committed past one that is unfinished, and at the end all are."""
+"""In whichever order records finish, no offset is committed past an unfinished record, and in the end all are committed."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from millstream.core.runtime.origins import (
 
 from .engines import Visits
 
-BEHIND = {"again": {"in"}}
+SOURCE_TOPICS = {"again": {"in"}}
 
 
 @dataclass
 class Application:
-    """Reads, finishes in any order, and may be done again from the last micro-batch that is complete."""
+    """A model of an application that reads records and finishes them in any order."""
 
     batch: int = 0
     read: int = 0
     begun: list[list[object]] = field(default_factory=list)
     unfinished: list[tuple[int, int]] = field(default_factory=list)
-    """Offset in front of the shuffle, and behind it, of each record."""
+    """The offsets of each record before and after the shuffle."""
 
     def oldest(self) -> dict[str, int]:
-        low = min((behind for _, behind in self.unfinished), default=None)
-        return {} if low is None else oldest_by_topic({TopicPartition("again", 0): low}, BEHIND)
+        low = min((after_shuffle for _, after_shuffle in self.unfinished), default=None)
+        return {} if low is None else oldest_by_topic({TopicPartition("again", 0): low}, SOURCE_TOPICS)
 
     def step(self, count: int, ending: list[int]) -> None:
         begun = begun_from_json(self.begun)  # type: ignore[arg-type]
@@ -43,8 +43,8 @@ class Application:
         self.begun = begun_to_json(
             begun_after(begun, Begun(self.batch, {"in": {0: self.read}}), self.oldest())
         )  # type: ignore[assignment]
-        behind = first_offset(self.batch, 0)
-        self.unfinished += [(self.read + n, behind + n) for n in range(count)]
+        after_shuffle = first_offset(self.batch, 0)
+        self.unfinished += [(self.read + n, after_shuffle + n) for n in range(count)]
         self.read += count
         for number in ending:
             if self.unfinished:
@@ -60,7 +60,7 @@ STEPS = st.lists(
 )
 
 
-def test_nothing_is_committed_past_an_unfinished_record() -> None:
+def test_no_offset_is_committed_past_an_unfinished_record() -> None:
     visits = Visits()
 
     @settings(max_examples=150)

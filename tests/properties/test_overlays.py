@@ -1,4 +1,4 @@
-"""Writes of a batch over committed content, read by prefix, against a dict."""
+"""Uncommitted writes over committed content read like a dict, also by prefix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def overlay(committed: dict[bytes, str]) -> tuple[Overlay, Values]:
     st.integers(0, 6),
     st.integers(0, 6),
 )
-def test_a_scan_under_a_prefix_sees_what_a_dict_holds(
+def test_a_scan_under_a_prefix_reads_like_a_dict(
     committed: dict[bytes, str], writes: list[tuple[bytes, Any, bool]], low: int, high: int
 ) -> None:
     rows, values = overlay(committed)
@@ -42,9 +42,9 @@ def test_a_scan_under_a_prefix_sees_what_a_dict_holds(
         else:
             model[key] = value
         begin, end = key[:1] + bytes([low]), key[:1] + bytes([high])
-        wanted = sorted(((k, v) for k, v in model.items() if begin <= k < end), reverse=reverse)
-        assert list(rows.scan_under(key[:1], begin, end, reverse=reverse)) == wanted
-        assert list(rows.scan(begin, end, reverse=reverse)) == wanted
+        expected = sorted(((k, v) for k, v in model.items() if begin <= k < end), reverse=reverse)
+        assert list(rows.scan_under(key[:1], begin, end, reverse=reverse)) == expected
+        assert list(rows.scan(begin, end, reverse=reverse)) == expected
     changed = {change[0]: change[1] for change in rows.drain()}
     assert {k: v.encode() for k, v in model.items()} == {
         k: v for k, v in ({k: v.encode() for k, v in committed.items()} | changed).items() if v is not None

@@ -1,5 +1,5 @@
-"""Whatever is built, its plan hangs together: every node in one part, every partition in one task, every shuffle fed
-by a part that runs before it."""
+"""Random topologies have consistent plans: every node is in one sub-topology, every partition in one task, and every shuffle is fed
+by a sub-topology that runs before it."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def topologies(draw: st.DrawFn) -> ms.Topology:
     return builder.build()
 
 
-def test_every_plan_hangs_together() -> None:
+def test_every_plan_is_consistent() -> None:
     visits = Visits()
 
     @settings(max_examples=300)
     @given(topologies(), st.lists(st.integers(1, 4), min_size=3, max_size=3))
-    def hangs_together(topology: ms.Topology, counts: list[int]) -> None:
+    def is_consistent(topology: ms.Topology, counts: list[int]) -> None:
         plan = topology.plan("app")
         check_parts(topology, plan)
         for topic in plan.internal_topics.values():
@@ -74,14 +74,14 @@ def test_every_plan_hangs_together() -> None:
         check_layout(plan, {f"topic-{n}": count for n, count in enumerate(counts)}, visits)
         assert topology.describe().count("Sub-topology: ") == len(plan.subtopologies)
 
-    hangs_together()
+    is_consistent()
     visits.demand(
         **{"own repartition": 3, "shuffle": 20, "topic": 20, "laid out": 50, "not co-partitioned": 3}
     )
 
 
 def check_parts(topology: ms.Topology, plan: Plan) -> None:
-    """Check that parts are apart: no node twice, no edge and no store between two."""
+    """Check that sub-topologies are disjoint: they share no node, edge or store."""
     names = [name for sub in plan.subtopologies for name in sub.nodes]
     assert len(names) == len(set(names))
     assert [sub.id for sub in plan.subtopologies] == list(range(len(plan.subtopologies)))

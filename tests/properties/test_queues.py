@@ -1,4 +1,4 @@
-"""The choice between queues in runs, against a choice per record."""
+"""Choosing between queues in runs has the order of choosing a queue per record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNKS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), max_size=
 
 
 def merged_by_single_choices(queues: dict[QueueId, list[int]]) -> list[tuple[QueueId, int]]:
-    """Take the smallest head, ties by the queue's id, again and again."""
+    """Repeatedly take the smallest head; the id of the queue breaks ties."""
     remaining = {queue: list(timestamps) for queue, timestamps in queues.items()}
     taken = []
     while heads := [(timestamps[0], queue) for queue, timestamps in remaining.items() if timestamps]:
@@ -30,7 +30,7 @@ def merged_by_single_choices(queues: dict[QueueId, list[int]]) -> list[tuple[Que
     return taken
 
 
-def test_runs_give_the_order_of_single_choices() -> None:
+def test_runs_keep_the_order_of_choosing_a_queue_per_record() -> None:
     visits = Visits()
 
     @settings(max_examples=100)

@@ -1,5 +1,5 @@
-"""Random topologies do the same in every way in which they can be run: in columns or record by record, with caches or without,
-in one task that is kept or in a new one for each step, with threads or without, with taps or without, and in batches of any size.
+"""Random topologies have the same results in every mode: in columns or record by record, with or without caches, in one task or in a
+new one for each step, with or without threads, with or without taps, and in batches of any size.
 
 ``make soak`` runs them with fresh seeds; Hypothesis prints how to run a failing example again.
 """
@@ -33,8 +33,8 @@ Entry = tuple[str, str | None, str | None, int]
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a topology is run; every way but the batches must give exactly the same."""
+class Mode:
+    """How a topology is run. With the same cache and budget, all modes must have the same results."""
 
     in_columns: bool = True
     restarts: bool = True
@@ -71,7 +71,7 @@ def batches_of(entries: Sequence[Entry], size: int) -> Iterator[tuple[str, list[
 
 @dataclass
 class Result:
-    """What came of a run: sent records by topic, rows of stores, how many records were dropped, and how many passed tapped nodes."""
+    """The result of a run: sent records by topic, rows of stores, the number of dropped records, and those that passed tapped nodes."""
 
     sent: dict[str, list[ms.Record[Any, Any]]]
     stores: dict[str, list[Any]]
@@ -79,17 +79,17 @@ class Result:
     passed: Mapping[str, int] = field(default_factory=dict)
 
 
-def run(topology: ms.Topology, entries: Sequence[Entry], size: int, way: Way) -> Result:
-    with way.engine():
+def run(topology: ms.Topology, entries: Sequence[Entry], size: int, mode: Mode) -> Result:
+    with mode.engine():
         runner = MicroBatches(
             topology,
             "app",
             chunk=3,
-            budget=way.budget,
-            threads=way.threads,
-            cache_bytes=way.cache_bytes,
-            restarts=way.restarts,
-            tapped=way.tapped,
+            budget=mode.budget,
+            threads=mode.threads,
+            cache_bytes=mode.cache_bytes,
+            restarts=mode.restarts,
+            tapped=mode.tapped,
         )
         known = {
             topic
@@ -121,37 +121,37 @@ SIZES = st.sampled_from([1, 2, 5, 100])
     budget=st.sampled_from([None, 1, 3]),
     seed=st.integers(0, 1 << 16),
 )
-def test_every_way_of_running_a_topology_gives_the_same(
+def test_a_topology_has_the_same_results_in_every_mode(
     recipe: list[Step], entries: list[Entry], size: int, cache_bytes: int, budget: int | None, seed: int
 ) -> None:
     topology = built(recipe)
     known: dict[str, Any] = {"cache_bytes": cache_bytes, "budget": budget}
-    expected = run(topology, entries, size, Way(in_columns=False, restarts=False, **known))
-    for way in (
-        Way(**known),
-        Way(restarts=False, **known),
-        Way(in_columns=False, **known),
-        Way(threads=ShuffledThreads(3, seed), **known),
+    expected = run(topology, entries, size, Mode(in_columns=False, restarts=False, **known))
+    for mode in (
+        Mode(**known),
+        Mode(restarts=False, **known),
+        Mode(in_columns=False, **known),
+        Mode(threads=ShuffledThreads(3, seed), **known),
     ):
-        assert run(topology, entries, size, way) == expected
-    tapped = run(topology, entries, size, Way(tapped=True, **known))
+        assert run(topology, entries, size, mode) == expected
+    tapped = run(topology, entries, size, Mode(tapped=True, **known))
     assert replace(tapped, passed={}) == expected
     threads = ShuffledThreads(3, seed)
-    assert run(topology, entries, size, Way(tapped=True, threads=threads, **known)) == tapped
+    assert run(topology, entries, size, Mode(tapped=True, threads=threads, **known)) == tapped
 
 
 @settings(max_examples=4 * settings().max_examples)
 @given(recipe=RECIPES, entries=ROWS, size=SIZES, budget=st.sampled_from([None, 3]))
-def test_the_size_of_batches_changes_nothing(
+def test_the_size_of_batches_does_not_change_the_results(
     recipe: list[Step], entries: list[Entry], size: int, budget: int | None
 ) -> None:
     topology = built(recipe)
     assume(reads_single_topics(topology))
-    assert run(topology, entries, size, Way(budget=budget)) == run(topology, entries, 1, Way())
+    assert run(topology, entries, size, Mode(budget=budget)) == run(topology, entries, 1, Mode())
 
 
 def reads_single_topics(topology: ms.Topology) -> bool:
-    """Whether no task reads what another one writes beside another input: then nothing depends on which comes first."""
+    """Return whether no task reads an internal topic together with another input, so that no result depends on which comes first."""
     plan = topology.plan("app")
     return all(
         len(plan.subtopologies[topic.downstream].source_topics) == 1
@@ -169,12 +169,12 @@ AGGREGATION = st.builds(
 
 @settings(max_examples=2 * settings().max_examples)
 @given(recipe=STREAMS_ONLY, last=AGGREGATION, entries=ROWS, size=SIZES)
-def test_caches_leave_out_nothing_but_updates_that_newer_ones_follow(
+def test_caches_leave_out_only_updates_that_newer_updates_replace(
     recipe: list[Step], last: Step, entries: list[Entry], size: int
 ) -> None:
     topology = built([*recipe, last])
-    every = run(topology, entries, size, Way())
-    cached = run(topology, entries, size, Way(cache_bytes=1 << 20))
+    every = run(topology, entries, size, Mode())
+    cached = run(topology, entries, size, Mode(cache_bytes=1 << 20))
     assert (cached.stores, cached.dropped) == (every.stores, every.dropped)
     for topic, sent in every.sent.items():
         assert newest(cached.sent[topic]) == newest(sent)

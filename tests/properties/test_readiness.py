@@ -1,4 +1,4 @@
-"""What a task takes from its inputs, however records, facts and restarts come, against a merge of everything at once."""
+"""A task that idles for its inputs processes them like a merge of all records, however records, facts and restarts arrive."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Taken = list[tuple[str, int]]
 CONTENT = st.fixed_dictionaries({topic: st.lists(st.integers(0, 9), max_size=8) for topic in TOPICS})
 BATCHES = st.lists(
     st.tuples(
-        st.fixed_dictionaries({topic: st.integers(0, 4) for topic in TOPICS}),  # how many records come
-        st.sampled_from(["lag", "until", "unknown"]),  # what is known of the rest
-        st.booleans(),  # whether the task is started anew
+        st.fixed_dictionaries({topic: st.integers(0, 4) for topic in TOPICS}),  # how many records arrive
+        st.sampled_from(["lag", "until", "unknown"]),  # what the task knows about the remaining records
+        st.booleans(),  # whether the task restarts
         st.integers(0, 30),  # how much time passes
     ),
     max_size=8,
@@ -29,7 +29,7 @@ BATCHES = st.lists(
 
 
 def merged(content: dict[str, list[int]], *, whole: bool) -> Taken:
-    """Take the smallest head again and again; stop when a topic is used up, unless the whole is wanted."""
+    """Repeatedly take the smallest head. Unless ``whole`` is set, stop when a topic is used up."""
     left = {topic: list(timestamps) for topic, timestamps in content.items()}
     taken: Taken = []
     while any(left.values()) and (whole or all(left.values())):
@@ -40,7 +40,7 @@ def merged(content: dict[str, list[int]], *, whole: bool) -> Taken:
 
 
 class Feeder:
-    """Feeds topics in pieces, and collects what the task takes."""
+    """Feeds topics in pieces, and collects the records that the task processes."""
 
     def __init__(self, content: dict[str, list[int]], idle_ms: int) -> None:
         named = forwarding(lambda c, r: f"{c.record_metadata.topic} {r.timestamp}")  # type: ignore[union-attr]
@@ -71,13 +71,13 @@ class Feeder:
         return outcome
 
     def finish(self) -> None:
-        """Feed the rest, and let every idle time pass."""
+        """Feed the remaining records, and let every idle time pass."""
         self.batch(dict.fromkeys(TOPICS, 100), "lag", 0)
         for _ in range(20):
             self.batch({}, "lag", 1_000)
 
 
-def test_with_endless_idling_the_order_is_that_of_a_merge() -> None:
+def test_with_unlimited_idling_a_task_processes_records_in_the_order_of_a_merge() -> None:
     visits = Visits()
 
     @settings(max_examples=150, deadline=None)
@@ -109,7 +109,7 @@ def test_with_endless_idling_the_order_is_that_of_a_merge() -> None:
     )
 
 
-def test_with_any_idling_nothing_is_lost_or_out_of_its_partitions_order() -> None:
+def test_with_any_idling_no_record_is_lost_and_each_partition_keeps_its_order() -> None:
     visits = Visits()
 
     @settings(max_examples=100, deadline=None)

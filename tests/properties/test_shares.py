@@ -1,4 +1,4 @@
-"""Shares: the logs of the tasks that divide a task have its content, and go on with it."""
+"""Shares: the tasks that divide a task have the content of its log, and continue with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Batch = dict[str, list[StoreChange]]
 
 keys = st.integers(0, 60).map(lambda number: b"%d" % number)
 changes = st.dictionaries(keys, st.none() | st.binary(max_size=3), max_size=30).map(
-    lambda of_keys: list(of_keys.items())
+    lambda by_key: list(by_key.items())
 )
 batches = st.lists(
     st.dictionaries(st.sampled_from(["counts", "windows/7"]), changes, max_size=2), max_size=25
@@ -37,8 +37,8 @@ batches = st.lists(
 divisions = st.sampled_from([(Division(1, 16), 0), (Division(1, 64), 3)])
 
 
-class Unparked:
-    """A copy that keeps no changes."""
+class CopyWithoutParking:
+    """A local copy that parks no changes."""
 
     def park(self, *_: object) -> None: ...
 
@@ -52,7 +52,7 @@ class Log:
 
     def write(self, batch: Mapping[str, list[StoreChange]]) -> None:
         changed = {store: items for store, items in batch.items() if items}
-        self.manifest = self._log.write(self.manifest, changed, Unparked())
+        self.manifest = self._log.write(self.manifest, changed, CopyWithoutParking())
 
     def content(self) -> dict[tuple[str, bytes], bytes]:
         found: dict[tuple[str, bytes], bytes | None] = {}
@@ -85,7 +85,7 @@ def divided(log: Log, task: DividedTask, directory: Path) -> dict[TaskId, Log]:
 
 
 @given(before=batches, after=batches, division=divisions, largest=st.sampled_from([2, 32_768]))
-def test_shares_have_the_content_of_the_task_and_go_on_with_it(
+def test_shares_have_the_content_of_the_task_and_continue_with_it(
     before: list[Batch], after: list[Batch], division: tuple[Division, int], largest: int
 ) -> None:
     with patch.object(compaction, "LARGEST_CHANGES", largest):  # with 2, key groups are split
@@ -96,8 +96,8 @@ def check_shares(before: list[Batch], after: list[Batch], division: tuple[Divisi
     whole = Log(MapState(), Manifest())
     for batch in before:
         whole.write(batch)
-    of_stores = {store: lambda entry: entry for store in ("counts", "windows")}
-    task = DividedTask(TaskId(0, division[1]), division[0], EntryKeys(of_stores))
+    key_functions = {store: lambda entry: entry for store in ("counts", "windows")}
+    task = DividedTask(TaskId(0, division[1]), division[0], EntryKeys(key_functions))
     with TemporaryDirectory() as directory:
         logs = divided(whole, task, Path(directory))
     for batch in [{}, *after]:
@@ -113,7 +113,7 @@ def check_shares(before: list[Batch], after: list[Batch], division: tuple[Divisi
         assert log.state.content.keys() == in_use
 
 
-def test_a_lost_or_damaged_share_is_noticed(tmp_path: Path) -> None:
+def test_a_lost_or_damaged_share_is_detected(tmp_path: Path) -> None:
     task = TaskId(0, 3)
     with pytest.raises(StoreError, match="0_3 is missing or damaged"):
         list(read_share(tmp_path, task))
@@ -130,7 +130,7 @@ def test_a_lost_or_damaged_share_is_noticed(tmp_path: Path) -> None:
         list(read_share(tmp_path, task))
 
 
-def test_each_bit_that_flips_in_a_share_is_noticed(tmp_path: Path) -> None:
+def test_every_flipped_bit_in_a_share_is_detected(tmp_path: Path) -> None:
     writer, path = ShareWriter(tmp_path, TaskId(0, 3)), tmp_path / "0_3"
     writer.add(7, b"a segment")
     writer.finish()
@@ -143,7 +143,7 @@ def test_each_bit_that_flips_in_a_share_is_noticed(tmp_path: Path) -> None:
             list(read_share(tmp_path, TaskId(0, 3)))
 
 
-def test_a_segment_that_the_checkpoint_has_lost_is_noticed(tmp_path: Path) -> None:
+def test_a_segment_that_is_missing_from_the_checkpoint_is_detected(tmp_path: Path) -> None:
     log = Log(MapState(), Manifest())
     log.write({"counts": [(b"a", b"1")]})
     log.state.content.clear()

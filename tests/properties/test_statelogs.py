@@ -1,7 +1,7 @@
-"""The log in Spark's state with a real copy of every engine: whatever fails in between, a batch sees what was committed.
+"""The log in Spark's state with real local copies of every engine: despite failures, a micro-batch sees the committed content.
 
-Spark is played by a dict: an attempt gets the state of the last commit, and what it wrote is kept only if it is the one
-that is committed. Batches are tried on two hosts, each with a copy of its own.
+A dict models Spark: an attempt gets the state of the last commit, and its writes are kept only if this attempt is committed.
+Micro-batches run on two hosts, each with its own copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .engines import Visits, neighbours
 Content = dict[str, dict[bytes, bytes]]
 Changes = dict[str, dict[bytes, bytes | None]]
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""A disk in memory, where there is one: RocksDB waits for the disk in each batch."""
+"""A directory in memory, if there is one: on a disk, RocksDB would wait for the disk in each batch."""
 STORES = ("s", "t")
 KEYS = [b"", *neighbours(3, groups=2)]
 
@@ -58,7 +58,7 @@ def changed(content: Content, changes: Changes) -> Content:
 
 
 class Commit:
-    """What Spark has committed: the state of a batch, and the model of what it means."""
+    """A commit in Spark: the state of a batch, and a model of the content that it represents."""
 
     def __init__(self, head: bytes | None, state: Mapping[Any, Any], content: Content) -> None:
         self.head = head
@@ -87,7 +87,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
             shutil.rmtree(self.root)
 
         def attempt(self, host: int, changes: Changes) -> Commit:
-            """Run a batch on a host; return what Spark would commit."""
+            """Run a batch on a host; return the commit that Spark would make."""
             copy = engine.open(self.directories[host])
             manifest, _ = decode_manifest(self.now.head)
             state = MapState(self.now.state)
@@ -131,7 +131,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
             changes=some_changes,
         )
         def a_batch_runs_again(self, lost: list[tuple[int, Changes]], host: int, changes: Changes) -> None:
-            """The attempts before the last compute something else, and only the last one is committed."""
+            """Run several attempts with different changes; only the last one is committed."""
             for lost_host, lost_changes in lost:
                 self.attempt(lost_host, lost_changes)
             self.now = self.attempt(host, changes)
@@ -139,7 +139,7 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
 
         @rule(attempts=st.lists(st.tuples(hosts, some_changes), min_size=2, max_size=3), data=st.data())
         def batch_of_rivals(self, attempts: list[tuple[int, Changes]], data: st.DataObject) -> None:
-            """Attempts at once: any of them may be the one that is committed."""
+            """Run concurrent attempts, any of which may be committed."""
             commits = [self.attempt(host, changes) for host, changes in attempts]
             chosen = data.draw(st.integers(0, len(commits) - 1))
             visits["an earlier rival won"] += chosen < len(commits) - 1
@@ -202,17 +202,17 @@ def machine(visits: Visits, engine: Engine) -> type[RuleBasedStateMachine]:
 @pytest.mark.parametrize(
     ("name", "largest"), [*((name, compaction.LARGEST_CHANGES) for name in COPIES), ("lmdb", 2), ("lmdb", 12)]
 )
-def test_a_batch_sees_what_was_committed(
+def test_a_micro_batch_sees_the_committed_content(
     name: str, largest: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compaction, "LARGEST_CHANGES", largest)
     visits = Visits()
     caplog.set_level(logging.ERROR, "millstream.state")  # otherwise a thousand restores would be logged
-    examples = 60 if name != "rocksdb" else 12  # it takes longest to open
+    examples = 60 if name != "rocksdb" else 12  # RocksDB takes longest to open
     run_state_machine_as_test(
         machine(visits, COPIES[name]), settings=settings(max_examples=examples, stateful_step_count=25)
     )
-    least = {
+    frequent = {
         "current": 20,
         "from parked changes": 50,
         "built": 10,
@@ -224,6 +224,6 @@ def test_a_batch_sees_what_was_committed(
     }
     rare = {"parked lost": 5, "parked cut": 5, "cut off": 5, "brought back": 5, "forgot a store": 5}
     if examples == 60:
-        visits.demand(**least, **rare)
-    else:  # fewer examples may miss one of the rare
-        visits.demand(**{label: count * examples // 60 for label, count in least.items()})
+        visits.demand(**frequent, **rare)
+    else:  # fewer examples may miss a rare event
+        visits.demand(**{label: count * examples // 60 for label, count in frequent.items()})

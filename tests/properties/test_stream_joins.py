@@ -1,6 +1,6 @@
-"""Joins of two streams whose records come in any order, cut into any micro-batches, against brute force.
+"""Joins of two streams, with records in any order and micro-batches of any size, equal a brute-force model.
 
-The model knows no stores and no micro-batches: it looks at all pairs of records, and then who is alone.
+The model has no stores and no micro-batches: it looks at all pairs of records, and then at the records without a partner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sizes = st.integers(1, 10)
 KINDS = ["join", "left_join", "outer_join"]
 WAITS = {"join": (), "left_join": ("left",), "outer_join": ("left", "right")}
 FLUSH: Event = ("left", "z", "z", 1000)
-"""A record behind which all windows have closed."""
+"""A record after which all windows are closed."""
 
 
 def paired(left: str | None, right: str | None) -> str:
@@ -51,11 +51,11 @@ def results(kind: str, within: ms.JoinWindows, given: list[Event], size: int) ->
 
 
 def model(kind: str, within: ms.JoinWindows, rows: list[Event], waits: tuple[str, ...]) -> Results:
-    """Join by brute force: all pairs, then who is alone; the end of time closes all windows.
+    """Join by brute force: all pairs, then the records without a partner; at the end, all windows are closed.
 
     Args:
-        kind: Which join.
-        within: Its windows.
+        kind: The method of the join.
+        within: The windows of the join.
         rows: The records.
         waits: The sides whose records are joined only while their windows are open.
     """
@@ -74,17 +74,17 @@ def model(kind: str, within: ms.JoinWindows, rows: list[Event], waits: tuple[str
                 found[key, paired(*pair), max(time, then)] += 1
                 alone -= {i, j}
         newest[side] = max(newest[side], time)
-    return found + Counter(by_itself(rows[i]) for i in alone if rows[i][0] in WAITS[kind])
+    return found + Counter(without_partner(rows[i]) for i in alone if rows[i][0] in WAITS[kind])
 
 
-def by_itself(event: Event) -> tuple[str, str, int]:
+def without_partner(event: Event) -> tuple[str, str, int]:
     side, key, value, time = event
     return key, paired(value, None) if side == "left" else paired(None, value), time
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(rows=events, within=windows, size=sizes)
-def test_a_record_has_results_with_partners_or_one_without(
+def test_a_record_has_results_with_its_partners_or_one_without_a_partner(
     kind: str, rows: list[Event], within: ms.JoinWindows, size: int
 ) -> None:
     assert results(kind, within, [*rows, FLUSH], size) == model(kind, within, rows, WAITS[kind])
@@ -92,11 +92,11 @@ def test_a_record_has_results_with_partners_or_one_without(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(rows=events, within=windows, size=sizes)
-def test_as_in_kafka_streams_it_has_all_partners_and_perhaps_a_result_without_too_early(
+def test_with_early_unmatched_results_a_record_may_have_one_without_a_partner_too_early(
     kind: str, rows: list[Event], within: ms.JoinWindows, size: int
 ) -> None:
     found = results(kind, replace(within, unmatched="early"), [*rows, FLUSH], size)
     expected = model(kind, within, rows, waits=())
     too_early = found - expected
     assert not expected - found
-    assert too_early <= Counter(by_itself(event) for event in rows if event[0] in WAITS[kind])
+    assert too_early <= Counter(without_partner(event) for event in rows if event[0] in WAITS[kind])

@@ -1,8 +1,8 @@
-"""A topology means the same however its records are cut into batches, steps and tasks.
+"""A topology has the same results however its records are cut into batches, steps and tasks.
 
-Topologies are made of a small set of operators. Each runs with batches of 1, of 7, and with everything at once; in one
-task, or in a new one after every step, which knows nothing but stores and a snapshot that crossed as JSON. What it sends
-(per part and topic), keeps, drops and commits has to be the same every time.
+Topologies consist of a few operators. Each runs with batches of 1, of 7, and with all records at once; in one task, or in a new one
+after every step, which has only the stores and a snapshot that was converted to JSON and back. The records that it sends (per
+sub-topology and topic), stores, drops and commits must be the same every time.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Seen(ms.Processor):
         self.context.forward(record.with_value(f"{record.value}#{count}").with_headers(headers))
 
 
-class Shelved(ms.Processor):
-    """Puts records into a store that knows time, and forwards what it then finds there."""
+class ReadsBack(ms.Processor):
+    """Puts records into a store, and forwards what it then reads from the store."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
@@ -54,21 +54,21 @@ class Shelved(ms.Processor):
         self.store = context.state_store(name)
 
     def process(self, record: ms.Record) -> None:
-        found = self.found(record.key or "", record.value, record.timestamp * 10_000)
-        self.context.forward(record.with_value(str(found)))
+        lookup = self.lookup(record.key or "", record.value, record.timestamp * 10_000)
+        self.context.forward(record.with_value(str(lookup)))
 
-    def found(self, key: str, value: str | None, timestamp: int) -> object:
+    def lookup(self, key: str, value: str | None, timestamp: int) -> object:
         raise NotImplementedError
 
 
-class InWindows(Shelved):
-    def found(self, key: str, value: str | None, timestamp: int) -> object:
+class InWindows(ReadsBack):
+    def lookup(self, key: str, value: str | None, timestamp: int) -> object:
         self.store.put(key, value, timestamp)
         return [*self.store.fetch(key, timestamp - 70_000, timestamp), *self.store.reverse_all()]
 
 
-class InSessions(Shelved):
-    def found(self, key: str, value: str | None, timestamp: int) -> object:
+class InSessions(ReadsBack):
+    def lookup(self, key: str, value: str | None, timestamp: int) -> object:
         merged = list(self.store.find_sessions(key, timestamp - 20_000, timestamp + 20_000))
         for session, _ in merged:
             self.store.remove(session)
@@ -78,8 +78,8 @@ class InSessions(Shelved):
         return list(self.store.all())
 
 
-class InVersions(Shelved):
-    def found(self, key: str, value: str | None, timestamp: int) -> object:
+class InVersions(ReadsBack):
+    def lookup(self, key: str, value: str | None, timestamp: int) -> object:
         return (
             self.store.put(key, value, timestamp),
             self.store.get(key),
@@ -87,8 +87,8 @@ class InVersions(Shelved):
         )
 
 
-class InKeys(Shelved):
-    def found(self, key: str, value: str | None, timestamp: int) -> object:
+class InKeys(ReadsBack):
+    def lookup(self, key: str, value: str | None, timestamp: int) -> object:
         other = self.store.get("a")
         self.store.put(key, value)
         return other, list(self.store.all())
@@ -105,7 +105,7 @@ def with_store(
 
 
 class Ticks(ms.Processor):
-    """Forwards records, and a line whenever stream time has moved on."""
+    """Forwards records, and a tick whenever stream time has advanced."""
 
     def init(self, context: ms.ProcessorContext) -> None:
         super().init(context)
@@ -172,9 +172,9 @@ def sliding(stream: Stream, emit: ms.EmitStrategy, number: int) -> Stream:
 
 
 def cogrouped(stream: Stream, number: int) -> Stream:
-    """Aggregate records and those of even length together: two nodes with times of their own write to one store.
+    """Cogroup all records with those of even length: two nodes, each with its own stream time, write to one store.
 
-    Both read one repartition. With one for each, micro-batches would decide which of two equal timestamps comes first.
+    Both read one repartition topic. With a topic each, micro-batches would decide which of two equal timestamps comes first.
     """
     stream = stream.repartition(name=f"co-{number}")
     grouped = stream.group_by_key(name=f"co-{number}-a")
@@ -277,7 +277,7 @@ class Result:
     committable: dict[TopicPartition, int] = field(default_factory=dict)
 
 
-def crossed(snapshot: Snapshot) -> Snapshot:
+def through_json(snapshot: Snapshot) -> Snapshot:
     read = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
     assert read is not None
     return read
@@ -307,14 +307,14 @@ class Run:
         return bool(topics)
 
     def steps(self, host: Host) -> list[tuple[str, tuple[Any, ...]]]:
-        """Take at least one step, as a micro-batch does: it reports records that were dropped while they were fed."""
+        """Take at least one step, like a micro-batch: it also reports records that were dropped while they were fed."""
         rows, buffered = [], True
         while buffered:
             rows.extend(self.carry_out(host.sub.id, host.step(budget=self.budget)))
             buffered = host.task.buffered_count() > 0
             if self.cut:
                 self.visits["cut with records waiting"] += buffered
-                host.restart(crossed)
+                host.restart(through_json)
         return rows
 
     def carry_out(self, sub: int, outcome: Outcome) -> list[tuple[str, tuple[Any, ...]]]:
@@ -343,7 +343,7 @@ def content(store: Any) -> list[Any]:
     return list(store.all()) if hasattr(store, "all") else [store.get(key) for key in ("", "a", "b", "c")]
 
 
-WAYS: list[tuple[int, int | None, bool]] = [
+MODES: list[tuple[int, int | None, bool]] = [
     (1, None, False),
     (1, None, True),
     (7, None, True),
@@ -354,7 +354,7 @@ WAYS: list[tuple[int, int | None, bool]] = [
     (1000, 5, True),
     (1000, 1, True),
 ]
-"""Size of a batch, records per step, whether every step is a task of its own."""
+"""Size of a batch, records per step, whether every step has a new task."""
 
 KEYS = st.sampled_from(["a", "b", "c", None])
 VALUES = st.sampled_from(["a", "b", "x", "cc", "aab", None])
@@ -362,19 +362,19 @@ HEADERS = st.sampled_from([(), (), (("h", b"1"), ("h", None))])
 ROWS = st.lists(st.tuples(KEYS, VALUES, st.integers(0, 30), HEADERS), min_size=5, max_size=25)
 
 
-def run_all_ways(
+def check_all_modes(
     make: Callable[[], ms.Topology], rows: list[tuple[str, tuple[Any, ...]]], visits: Visits
 ) -> None:
     results = []
-    for batch, budget, cut in WAYS:
+    for batch, budget, cut in MODES:
         run = Run(make(), budget=budget, cut=cut, visits=visits)
         for first in range(0, len(rows), batch):
             run.process(rows[first : first + batch])
         results.append(run.finish())
-    for way, result in zip(WAYS, results, strict=True):
+    for mode, result in zip(MODES, results, strict=True):
         for attribute in ("sent", "stores", "dropped", "processed", "punctuated", "committable"):
             assert getattr(result, attribute) == getattr(results[0], attribute), (
-                f"{attribute} of batch, budget, cut = {way}"
+                f"{attribute} of batch, budget, cut = {mode}"
             )
     visits["kept something"] += any(results[0].stores.values())
     visits["dropped something"] += bool(results[0].dropped)
@@ -383,13 +383,13 @@ def run_all_ways(
     visits["several parts"] += len(make().plan().subtopologies) > 1
 
 
-def test_one_topic_in_any_order_of_time() -> None:
+def test_one_topic_with_timestamps_in_any_order_has_the_same_results() -> None:
     visits = Visits()
 
     @settings(max_examples=120)
     @given(st.lists(st.sampled_from(sorted([*OPERATORS, "fails", "fails"])), min_size=1, max_size=4), ROWS)
     def same(operators: list[str], rows: list[tuple[Any, ...]]) -> None:
-        run_all_ways(lambda: topology(operators, topics=["in"]), [("in", row) for row in rows], visits)
+        check_all_modes(lambda: topology(operators, topics=["in"]), [("in", row) for row in rows], visits)
 
     same()
     visits.demand(
@@ -405,17 +405,17 @@ def test_one_topic_in_any_order_of_time() -> None:
 
 
 @pytest.mark.parametrize("operator", sorted(OPERATORS))
-def test_each_operator_by_itself(operator: str) -> None:
+def test_each_operator_alone_has_the_same_results(operator: str) -> None:
     @settings(max_examples=4)
     @given(ROWS)
     def same(rows: list[tuple[Any, ...]]) -> None:
-        run_all_ways(lambda: topology([operator], topics=["in"]), [("in", row) for row in rows], Visits())
+        check_all_modes(lambda: topology([operator], topics=["in"]), [("in", row) for row in rows], Visits())
 
     same()
 
 
-def test_two_topics_in_order_of_time() -> None:
-    """Timestamps in order: out of order, the choice between topics depends on which records are buffered."""
+def test_two_topics_with_timestamps_in_order_have_the_same_results() -> None:
+    """With timestamps out of order, the choice between topics would depend on which records are buffered."""
     visits = Visits()
 
     @settings(max_examples=25)
@@ -430,19 +430,19 @@ def test_two_topics_in_order_of_time() -> None:
         in_order = [
             (topic, (key, value, timestamp, ())) for timestamp, (topic, key, value) in enumerate(rows)
         ]
-        run_all_ways(lambda: topology(operators, topics=["in", "other"]), in_order, visits)
+        check_all_modes(lambda: topology(operators, topics=["in", "other"]), in_order, visits)
 
     same()
     visits.demand(**{"both topics": 10, "cut with records waiting": 50})
 
 
-def test_schedules_that_are_made_and_cancelled_on_the_way() -> None:
+def test_punctuations_that_records_schedule_and_cancel_have_the_same_results() -> None:
     visits = Visits()
 
     @settings(max_examples=25)
     @given(st.lists(st.sampled_from(["filter", "seen"]), max_size=1), ROWS)
     def same(operators: list[str], rows: list[tuple[Any, ...]]) -> None:
-        run_all_ways(
+        check_all_modes(
             lambda: topology([*operators, "alarms"], topics=["in"]), [("in", row) for row in rows], visits
         )
 
@@ -450,9 +450,7 @@ def test_schedules_that_are_made_and_cancelled_on_the_way() -> None:
     visits.demand(punctuated=5)
 
 
-def test_partition_time_of_an_extractor() -> None:
-    """An extractor that leans on partition time sees the same one in every way of running."""
-
+def test_a_timestamp_extractor_sees_the_same_partition_time() -> None:
     def from_value(record: ms.ConsumerRecord, partition_time: int) -> int:
         return partition_time if record.value is None else len(record.value) * 5 - 4
 
@@ -462,9 +460,9 @@ def test_partition_time_of_an_extractor() -> None:
         return builder.build()
 
     @settings(max_examples=25)
-    @example(["a", ""])  # the last micro-batch has nothing but a record that is dropped
+    @example(["a", ""])  # the last micro-batch has only a record that is dropped
     @given(st.lists(st.none() | st.text("ab", max_size=6), min_size=1, max_size=20))
     def same(values: list[str | None]) -> None:
-        run_all_ways(make, [("in", ("k", raw(value), 0, ())) for value in values], Visits())
+        check_all_modes(make, [("in", ("k", raw(value), 0, ())) for value in values], Visits())
 
     same()

@@ -1,7 +1,7 @@
-"""Several threads give what one gives: outputs, stores, drops, notices, offsets and what is remembered (KIP-408).
+"""Several threads have the same outputs, stores, drops, notices, offsets and snapshots as one thread (KIP-408).
 
-Graphs of operators run over any records, good and bad, cut into any steps, once with one thread and once with several, whose
-turns a seed decides.
+Random graphs of operators process good and bad records, cut into random steps, once with one thread and once with several, whose
+order a seed decides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Stream = ms.KStream[Any, Any]
 
 
 class Sums(ms.Processor[Any, Any, Any, Any]):
-    """Looks at all that a record can see of those before it."""
+    """Forwards all that a record can see of earlier records: their sum, stream time and metadata."""
 
     stores = (ms.stores.key_value("sums", TEXT, INT),)
 
@@ -43,7 +43,7 @@ class Sums(ms.Processor[Any, Any, Any, Any]):
         self.context.forward(ms.Record("tell", f"{now_ms}: {self.sums.get('all')}", now_ms))
 
 
-def summed(stream: Stream) -> Stream:
+def with_sums(stream: Stream) -> Stream:
     return stream.process(Sums)
 
 
@@ -53,12 +53,12 @@ def split(stream: Stream) -> Stream:
 
 
 def twice(stream: Stream) -> Stream:
-    """What follows comes, for the same record, behind an operator with state, and in front of one."""
+    """Send each record to a stateful operator, and then to the next operator of the graph."""
     stream.group_by_key(key=TEXT, value=JSON).count().to_stream().to("counted", key=TEXT, value=JSON)
     return stream.map_values(lambda value: f"{fails(value)}!")
 
 
-def chosen(stream: Stream) -> Stream:
+def to_chosen_topics(stream: Stream) -> Stream:
     stream.to(lambda key, value, metadata: f"out-{metadata.offset % 2}-{fails(value)}", key=TEXT, value=JSON)
     stream.to(
         "placed", key=TEXT, value=JSON, partitioner=lambda topic, key, value, count: len(str(value)) % 3
@@ -66,12 +66,12 @@ def chosen(stream: Stream) -> Stream:
     return stream
 
 
-MORE: dict[str, Callable[[Stream], Stream]] = {
+ALL_OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     **OPERATORS,
-    "processor": summed,
+    "processor": with_sums,
     "split": split,
     "twice": twice,
-    "chosen": chosen,
+    "chosen": to_chosen_topics,
     "flat_map": lambda s: s.flat_map(lambda key, value: [(value, key), (key, fails(value))]),
     "peek": lambda s: s.peek(lambda key, value: fails(key)),
 }
@@ -81,7 +81,7 @@ def built(source: tuple[Any, Any], operators: list[str], sink: str) -> ms.Topolo
     builder = ms.StreamsBuilder()
     stream: Stream = builder.stream("in", key=source[0], value=source[1])
     for operator in operators:
-        stream = MORE[operator](stream)
+        stream = ALL_OPERATORS[operator](stream)
     key, value = SINKS[sink]
     stream.to("out", key=key, value=value)
     return builder.build()
@@ -93,7 +93,7 @@ BLOCKS = st.sampled_from([1, 2, 128])
 @settings(max_examples=400)
 @given(
     source=SOURCES,
-    operators=st.lists(st.sampled_from(sorted(MORE)), max_size=4),
+    operators=st.lists(st.sampled_from(sorted(ALL_OPERATORS)), max_size=4),
     last=st.sampled_from([[], ["processor"]]),
     sink=st.sampled_from(sorted(SINKS)),
     steps=STEPS,
@@ -103,7 +103,7 @@ BLOCKS = st.sampled_from([1, 2, 128])
     seed=st.integers(0, 1 << 16),
     per_thread=BLOCKS,
 )
-def test_several_threads_do_what_one_does(
+def test_several_threads_have_the_same_results_as_one(
     source: Any,
     operators: list[str],
     last: list[str],
@@ -116,10 +116,10 @@ def test_several_threads_do_what_one_does(
     per_thread: int,
 ) -> None:
     topology = built(source, [*operators, *last], sink)
-    alone = run(topology, steps, policy, cache_bytes)
+    on_one_thread = run(topology, steps, policy, cache_bytes)
     with patch.object(threaded_nodes, "_RECORDS_PER_THREAD", per_thread):
-        together = run(topology, steps, policy, cache_bytes, ShuffledThreads(count, seed))
-    assert without_traces(together) == without_traces(alone)
+        on_several_threads = run(topology, steps, policy, cache_bytes, ShuffledThreads(count, seed))
+    assert without_traces(on_several_threads) == without_traces(on_one_thread)
 
 
 KEYED = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(0, 9)), max_size=40)
@@ -127,7 +127,7 @@ KEYED = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(0
 
 @settings(max_examples=100)
 @given(rows=KEYED, count=st.integers(2, 5), seed=st.integers(0, 1 << 16), per_thread=BLOCKS)
-def test_functions_see_the_records_of_a_key_in_their_order(
+def test_functions_see_the_records_of_a_key_in_order(
     rows: list[tuple[str | None, int]], count: int, seed: int, per_thread: int
 ) -> None:
     seen: dict[str | None, list[str]] = defaultdict(list)
@@ -154,7 +154,7 @@ def test_functions_see_the_records_of_a_key_in_their_order(
     seed=st.integers(0, 1 << 16),
     per_thread=BLOCKS,
 )
-def test_records_that_end_threads_are_records_that_fail(
+def test_a_record_that_raises_system_exit_in_a_thread_is_a_failed_record(
     rows: list[tuple[str | None, str]], steps: int, policy: Any, count: int, seed: int, per_thread: int
 ) -> None:
     def sent(error: type[BaseException], used: ShuffledThreads | None) -> Any:
@@ -166,16 +166,16 @@ def test_records_that_end_threads_are_records_that_fail(
         builder = ms.StreamsBuilder()
         builder.stream("in").map_values(call).to("out")
         policies = ms.ErrorPolicies("fail", policy, "fail", "dead")
-        host, found = Host(builder.build(), policies=policies, threads=used), []
+        host, outcomes = Host(builder.build(), policies=policies, threads=used), []
         try:
             for start in range(steps):
                 outcome = host.run("in", *((key, value, 0) for key, value in rows[start::steps]))
                 facts = [(topic, out.keys, out.values) for topic, out in outcome.sends]
-                found.append((facts, outcome.metrics, outcome.committable))
+                outcomes.append((facts, outcome.metrics, outcome.committable))
         except ms.errors.ProcessingError as failed:
-            found.append(str(failed).partition(": ")[0])
-        return found
+            outcomes.append(str(failed).partition(": ")[0])
+        return outcomes
 
     with patch.object(threaded_nodes, "_RECORDS_PER_THREAD", per_thread):
-        ended = sent(SystemExit, ShuffledThreads(count, seed))
-    assert ended == sent(LookupError, None)
+        with_exits = sent(SystemExit, ShuffledThreads(count, seed))
+    assert with_exits == sent(LookupError, None)

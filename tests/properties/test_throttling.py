@@ -1,4 +1,4 @@
-"""Throttling: never more than the rate and one second's burst, never less than the rate, and no partition starves."""
+"""Throttling: records are read at the rate, with a burst of at most one second, and no partition starves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAUSES_MS = st.lists(st.integers(0, 60) | st.integers(0, 20_000), min_size=1, ma
 MORE = st.dictionaries(st.integers(0, 3), st.integers(0, 50), max_size=4)
 
 
-def counted(positions: Offsets) -> int:
+def total(positions: Offsets) -> int:
     return sum(positions["t"].values())
 
 
@@ -28,7 +28,7 @@ def plan(throttle: Throttle, position: Offsets, ends: Offsets) -> Offsets:
     return reached
 
 
-def test_between_any_two_plannings_no_more_than_the_rate_and_a_burst() -> None:
+def test_between_any_two_plans_at_most_the_rate_and_one_burst_is_read() -> None:
     visits = Visits()
 
     @settings(max_examples=100)
@@ -44,7 +44,7 @@ def test_between_any_two_plannings_no_more_than_the_rate_and_a_burst() -> None:
                 ends["t"][partition] += count
             throttle.advance({"t": rate}, now_ms)
             position = plan(throttle, position, ends)
-            seen.append((now_ms, counted(position)))
+            seen.append((now_ms, total(position)))
             visits["held back"] += position != ends
             visits["not held back"] += position == ends
         for i, (began_ms, before) in enumerate(seen):
@@ -66,12 +66,12 @@ def test_a_backlog_is_read_at_exactly_the_rate(rate: int, pauses_ms: list[int]) 
         throttle.advance({"t": rate}, now_ms)
         position = plan(throttle, position, ends)
         first_burst_kept = rate + rate * now_ms // 1000
-        assert counted(position) == first_burst_kept
+        assert total(position) == first_burst_kept
 
 
 @settings(max_examples=50)
 @given(st.integers(1, 5), st.integers(20, 200), st.integers(2, 6))
-def test_no_partition_waits_for_another(rate: int, step_ms: int, partitions: int) -> None:
+def test_no_partition_starves_behind_the_backlog_of_another(rate: int, step_ms: int, partitions: int) -> None:
     throttle = Throttle()
     position: Offsets = {"t": dict.fromkeys(range(partitions), 0)}
     for now_ms in range(0, 20_000, step_ms):

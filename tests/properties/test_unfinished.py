@@ -1,4 +1,4 @@
-"""InFlightRecord records in blocks against a dict."""
+"""InFlightStore writes records in blocks, and reads them like a dict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record(number: int, value: Any) -> InFlightRecord:
     return InFlightRecord(number, None, "k", value, 0, headers=(), request=None, came_ms=0)
 
 
-def test_what_is_read_is_what_was_written_and_little_is_written_twice(
+def test_in_flight_records_are_read_as_written_and_few_are_rewritten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(in_flight_record, "_BLOCK", 4)
@@ -80,7 +80,7 @@ def test_what_is_read_is_what_was_written_and_little_is_written_twice(
     visits.demand(beside=50, moved=50)
 
 
-def test_large_values_come_in_small_blocks() -> None:
+def test_large_values_are_stored_in_small_blocks() -> None:
     store = Store()
     records = {number: record(number, "v" * 50_000) for number in range(10)}
     InFlightStore(store).write(records, records)

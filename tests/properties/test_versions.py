@@ -1,4 +1,4 @@
-"""VersionedStore over every engine, against a list of versions per key."""
+"""VersionedStore behaves like a list of versions per key, on every engine."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def machine(make: Callable[[], Engine], serde: str, visits: Visits) -> type[Rule
 
 
 @pytest.mark.parametrize(("make", "serde"), each_engine(SERDES, "numbers"))
-def test_a_versioned_store_is_a_history_per_key(make: Callable[[], Engine], serde: str) -> None:
+def test_a_versioned_store_keeps_a_history_per_key(make: Callable[[], Engine], serde: str) -> None:
     visits = Visits()
     run_state_machine_as_test(machine(make, serde, visits), settings=settings(max_examples=80))
     visits.demand(

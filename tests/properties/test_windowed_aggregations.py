@@ -1,6 +1,6 @@
-"""Windowed aggregations of records that come in any order, cut into any micro-batches, against brute force.
+"""Windowed aggregations, with records in any order and micro-batches of any size, equal brute-force models.
 
-The models know no stores and no micro-batches: they keep all records, and look at all of them for every window.
+The models have no stores and no micro-batches: they keep all records, and look at all of them for every window.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ cuts = st.lists(st.integers(1, 6), min_size=25, max_size=25)
 graces = st.integers(0, 15)
 emits = st.sampled_from([ms.on_window_update, ms.on_window_close])
 FLUSH: Row = ("z", "z", 10_000)
-"""A record behind which everything has closed."""
+"""A record after which all windows are closed."""
 
 
 class Result(NamedTuple):
-    """What came out of a windowed aggregation.
+    """The output of a windowed aggregation.
 
     Attributes:
-        updates: Each window and the values in it, None if it is gone, in the order in which they were given.
-        dropped: How many records were dropped.
+        updates: Each window with its values, or None if it was deleted, in the order of the output.
+        dropped: The number of dropped records.
     """
 
     updates: list[tuple[Window, str | None]]
@@ -61,7 +61,7 @@ def concatenated(
     return builder.build()
 
 
-def ran(topology: ms.Topology, given: list[Row], sizes: list[int]) -> Result:
+def result_of(topology: ms.Topology, given: list[Row], sizes: list[int]) -> Result:
     """Feed rows to a topology in micro-batches of these sizes."""
     runner = MicroBatches(topology, "app", chunk=2, budget=None)
     left = list(given)
@@ -78,7 +78,7 @@ def ran(topology: ms.Topology, given: list[Row], sizes: list[int]) -> Result:
     return Result(updates, runner.dropped)
 
 
-def in_time(given: list[Row]) -> Iterator[tuple[Row, int]]:
+def with_stream_time(given: list[Row]) -> Iterator[tuple[Row, int]]:
     """Yield each row with the stream time after it."""
     now = -1
     for row in given:
@@ -94,7 +94,7 @@ def time_windows(given: list[Row], size: int, advance: int, grace: int) -> Resul
     updates: list[tuple[Window, str | None]] = []
     content: dict[Window, str] = {}
     dropped = 0
-    for (key, value, timestamp), now in in_time(given):
+    for (key, value, timestamp), now in with_stream_time(given):
         for start in range(0, timestamp + 1, advance):
             if timestamp < start + size and start + size + grace > now:
                 window = (key, start, start + size)
@@ -116,22 +116,24 @@ hops = st.tuples(st.integers(1, 20), st.integers(1, 20)).map(lambda pair: (max(p
 
 
 @given(rows=rows, sizes=cuts, hop=hops, grace=graces)
-def test_a_record_is_in_every_open_window_that_holds_its_time(
+def test_a_record_is_in_every_open_window_that_contains_its_timestamp(
     rows: list[Row], sizes: list[int], hop: tuple[int, int], grace: int
 ) -> None:
     windows = ms.HoppingWindows(*hop, grace=grace)
-    assert ran(concatenated(windows, ms.on_window_update), rows, sizes) == time_windows(rows, *hop, grace)
+    assert result_of(concatenated(windows, ms.on_window_update), rows, sizes) == time_windows(
+        rows, *hop, grace
+    )
 
 
 @given(rows=rows, sizes=cuts, size=st.integers(1, 20), grace=graces)
 def test_tumbling_windows_hop_by_their_size(rows: list[Row], sizes: list[int], size: int, grace: int) -> None:
     windows = ms.TumblingWindows(size, grace=grace)
-    found = ran(concatenated(windows, ms.on_window_update), rows, sizes)
+    found = result_of(concatenated(windows, ms.on_window_update), rows, sizes)
     assert found == time_windows(rows, size, size, grace)
 
 
 @given(rows=rows, sizes=cuts, hop=hops, grace=graces, suppressed=st.booleans())
-def test_a_window_is_given_once_when_it_closes(
+def test_a_window_is_emitted_once_when_it_closes(
     rows: list[Row], sizes: list[int], hop: tuple[int, int], grace: int, suppressed: bool
 ) -> None:
     windows, flushed = ms.HoppingWindows(*hop, grace=grace), [*rows, FLUSH]
@@ -139,18 +141,18 @@ def test_a_window_is_given_once_when_it_closes(
         topology = concatenated(windows, ms.on_window_update, ms.Suppressed.until_window_closes())
     else:
         topology = concatenated(windows, ms.on_window_close)
-    found, expected = ran(topology, flushed, [*sizes, 1]), time_windows(flushed, *hop, grace)
+    found, expected = result_of(topology, flushed, [*sizes, 1]), time_windows(flushed, *hop, grace)
     assert found == Result(in_order_of_closing(expected), expected.dropped)  # type: ignore[arg-type]
 
 
 def sessions(given: list[Row], gap: int, grace: int) -> tuple[dict[Window, str], int]:
-    """Return the sessions at the end, and the number of records that came too late for theirs.
+    """Return the final sessions, and the number of records that were too late for theirs.
 
     A session can be merged as long as its store returns it, which ends a moment before a record for it is late.
     """
     current: dict[Window, str] = {}
     dropped, greatest = 0, -1
-    for (key, value, timestamp), now in in_time(given):
+    for (key, value, timestamp), now in with_stream_time(given):
         kept = [w for w in current if w[0] == key and w[2] > greatest - gap - grace]
         near = [w for w in kept if w[1] - gap <= timestamp <= w[2] + gap]
         start, end = min([timestamp, *(w[1] for w in near)]), max([timestamp, *(w[2] for w in near)])
@@ -164,22 +166,22 @@ def sessions(given: list[Row], gap: int, grace: int) -> tuple[dict[Window, str],
 
 
 @given(rows=rows, sizes=cuts, gap=st.integers(1, 15), grace=graces, emit=emits)
-def test_sessions_grow_together_until_they_close(
+def test_sessions_are_merged_until_they_close(
     rows: list[Row], sizes: list[int], gap: int, grace: int, emit: ms.EmitStrategy
 ) -> None:
     flushed = [*rows, FLUSH] if emit is ms.on_window_close else rows
-    found = ran(concatenated(ms.SessionWindows(gap, grace=grace), emit), flushed, [*sizes, 1])
+    found = result_of(concatenated(ms.SessionWindows(gap, grace=grace), emit), flushed, [*sizes, 1])
     expected, dropped = sessions(rows, gap, grace)
     assert sorted_letters(found.last()) == sorted_letters(expected)
     assert found.dropped == dropped
 
 
 class Content(NamedTuple):
-    """What is in a sliding window.
+    """The content of a sliding window.
 
     Attributes:
-        sure: The records whose own window, the one that ends at them, was open when they came.
-        all: These, and those that came when it had closed; in no other window they may not be known.
+        sure: The records that arrived while their own window, the one that ends at them, was open.
+        all: Also the records that arrived later; the window may or may not contain them.
     """
 
     sure: set[str]
@@ -191,7 +193,7 @@ def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window,
     content: dict[Window, Content] = {}
     required: set[Window] = set()
     arrived: list[tuple[Row, bool]] = []
-    for (key, value, timestamp), now in in_time(given):
+    for (key, value, timestamp), now in with_stream_time(given):
         if timestamp + difference < now - grace:
             continue
         sure = max(timestamp, difference) >= now - grace
@@ -209,7 +211,7 @@ def sliding(given: list[Row], difference: int, grace: int) -> tuple[dict[Window,
 
 
 def after_its_own_window_closed(key: str, difference: int) -> example:
-    """Return an example in which C comes after the window that ends at it has closed, and then the records around it."""
+    """Return an example in which C arrives after the window that ends at it has closed, and then the records around it."""
     drawn = [(key, "A", 0), ("b", "B", 17), (key, "C", 1), (key, "D", 2), (key, "E", 1)]
     return example(
         rows=drawn, sizes=[1] * 25, difference=difference, grace=16 - difference, emit=ms.on_window_update
@@ -219,14 +221,14 @@ def after_its_own_window_closed(key: str, difference: int) -> example:
 @given(rows=rows, sizes=cuts, difference=st.integers(1, 20), grace=graces, emit=emits)
 @after_its_own_window_closed("a", difference=1)
 @after_its_own_window_closed("b", difference=2)
-def test_a_sliding_window_holds_all_records_that_came_before_it_closed(
+def test_a_sliding_window_contains_all_records_that_arrived_before_it_closed(
     rows: list[Row], sizes: list[int], difference: int, grace: int, emit: ms.EmitStrategy
 ) -> None:
     flushed = [*rows, FLUSH] if emit is ms.on_window_close else rows
-    # By default, as in Kafka Streams, the oldest window that an open one can begin with may have expired.
+    # With the default retention, as in Kafka Streams, the oldest window that contributes to an open one may have expired.
     store = ms.stores.options("w", retention=2 * difference + grace + 1)
     topology = concatenated(ms.SlidingWindows(difference, grace=grace), emit, store=store)
-    found = ran(topology, flushed, [*sizes, 1]).last()
+    found = result_of(topology, flushed, [*sizes, 1]).last()
     content, required = sliding(rows, difference, grace)
     assert required <= found.keys() <= content.keys()
     for window, letters in found.items():

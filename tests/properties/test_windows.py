@@ -1,4 +1,4 @@
-"""WindowStore and SessionStore over every engine, against lists."""
+"""WindowStore and SessionStore behave like sorted lists, on every engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Session = tuple[bytes, int, int, int]
 
 
 class Timed(RuleBasedStateMachine):
-    """Puts at times that lie some way behind a time that moves on, in batches."""
+    """Puts entries at or before a time that advances, in batches."""
 
     spec: TimedSpec
     make: Callable[[], Engine]
@@ -64,17 +64,17 @@ class Timed(RuleBasedStateMachine):
     def oldest(self) -> int:
         return self.time - RETENTION + 1
 
-    def lands(self, time: int) -> bool:
+    def accepts_put(self, time: int) -> bool:
         """Advance the store's time as a put does; return whether the slice of the put has not expired."""
         self.visits["put out of order"] += time < self.time
         self.time = max(self.time, time)
-        landed = time - time % SLICE + SLICE > self.time - RETENTION
-        self.visits["put into an expired slice"] += not landed
-        self.visits["put of an expired window"] += landed and time < self.oldest()
+        accepted = time - time % SLICE + SLICE > self.time - RETENTION
+        self.visits["put into an expired slice"] += not accepted
+        self.visits["put of an expired window"] += accepted and time < self.oldest()
         if self.spec.strict:
-            landed = time >= self.oldest()
-        self.dropped += not landed
-        return landed
+            accepted = time >= self.oldest()
+        self.dropped += not accepted
+        return accepted
 
     @rule(step=back)
     def time_moves(self, step: int) -> None:
@@ -127,7 +127,7 @@ def window_machine(
             self.store.put(key, value, start)
             if duplicates and value is None:
                 return
-            self.putting(key, start, value)
+            self.put_into_model(key, start, value)
 
         @precondition(lambda self: not duplicates)
         @rule(key=keys, ago=back, value=st.none() | values)
@@ -137,10 +137,10 @@ def window_machine(
             if share is not None:
                 stored, rows = share
                 rows.put(stored(key), value)
-            self.putting(key, start, value)
+            self.put_into_model(key, start, value)
 
-        def putting(self, key: bytes, start: int, value: int | None) -> None:
-            if self.lands(start):
+        def put_into_model(self, key: bytes, start: int, value: int | None) -> None:
+            if self.accepts_put(start):
                 if not duplicates:
                     self.visits["put again"] += any(e[:2] == (key, start) for e in self.entries)
                     self.entries = [e for e in self.entries if e[:2] != (key, start)]
@@ -161,10 +161,10 @@ def window_machine(
         @rule(key=keys, ago=back, length=back)
         def fetch(self, key: bytes, ago: int, length: int) -> None:
             first, last = self.now - ago, self.now - ago + length
-            expected = [(s, v) for k, s, v in self.seen() if k == key and first <= s <= last]
+            expected = [(s, v) for k, s, v in self.unexpired() if k == key and first <= s <= last]
             assert list(self.store.fetch(key, first, last)) == expected
             assert list(self.store.reverse_fetch(key, first, last)) == expected[::-1]
-            starting = [v for k, s, v in self.seen() if k == key and s == first]
+            starting = [v for k, s, v in self.unexpired() if k == key and s == first]
             assert self.store.fetch(key, first) == (starting[-1] if starting else None)
 
         @rule(low=bounds, high=bounds, ago=back, length=back)
@@ -172,7 +172,7 @@ def window_machine(
             first, last = self.now - ago, self.now - ago + length
             inside = [
                 (ms.Windowed(k, s, s + 10), v)
-                for k, s, v in self.seen()
+                for k, s, v in self.unexpired()
                 if (low is None or k >= low) and (high is None or k <= high) and first <= s <= last
             ]
             self.visits["several keys"] += len({window.key for window, _ in inside}) > 1
@@ -195,16 +195,16 @@ def window_machine(
             assert list(self.store.all()) == self.everything()
             assert list(self.store.reverse_all()) == self.everything()[::-1]
             for key in KEYS:
-                expected = [(s, v) for k, s, v in self.seen() if k == key]
+                expected = [(s, v) for k, s, v in self.unexpired() if k == key]
                 self.visits["fetched from several slices"] += len({s // SLICE for s, _ in expected}) > 1
                 assert list(self.store.fetch(key, 0, FOREVER)) == expected
 
-        def seen(self) -> list[tuple[bytes, int, int]]:
-            seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
-            return sorted(seen, key=lambda entry: entry[1::-1] if by_time else entry[:2])
+        def unexpired(self) -> list[tuple[bytes, int, int]]:
+            unexpired = [entry for entry in self.entries if entry[1] >= self.oldest()]
+            return sorted(unexpired, key=lambda entry: entry[1::-1] if by_time else entry[:2])
 
         def everything(self) -> list[tuple[ms.Windowed, int]]:
-            return [(ms.Windowed(k, s, s + 10), v) for k, s, v in self.seen()]
+            return [(ms.Windowed(k, s, s + 10), v) for k, s, v in self.unexpired()]
 
     Windows.spec, Windows.make, Windows.visits = spec, staticmethod(make), visits
     return Windows
@@ -232,7 +232,7 @@ def session_machine(
             if value is None and not strict:
                 self.time = max(self.time, session.end)
                 self.forget(entry_key)
-            elif self.lands(session.end):
+            elif self.accepts_put(session.end):
                 self.forget(entry_key)
                 if value is not None:
                     self.entries.append((*entry_key, value))
@@ -260,12 +260,12 @@ def session_machine(
         def find(self, key: bytes, ago: int, length: int) -> None:
             end, start = self.now - ago, self.now - ago + length
             expected = self.windowed(
-                [e for e in self.seen() if e[0] == key and e[1] >= end and e[2] <= start]
+                [e for e in self.unexpired() if e[0] == key and e[1] >= end and e[2] <= start]
             )
             self.visits["found some"] += bool(expected)
             assert list(self.store.find_sessions(key, end, start)) == expected
             assert list(self.store.reverse_find_sessions(key, end, start)) == expected[::-1]
-            every = self.windowed([e for e in self.seen() if e[0] == key])
+            every = self.windowed([e for e in self.unexpired() if e[0] == key])
             assert list(self.store.fetch(key)) == every
             assert list(self.store.reverse_fetch(key)) == every[::-1]
 
@@ -273,7 +273,7 @@ def session_machine(
         def find_range(self, low: bytes | None, high: bytes | None, ago: int, length: int) -> None:
             end, start = self.now - ago, self.now - ago + length
             inside = [
-                e for e in self.seen() if (low is None or e[0] >= low) and (high is None or e[0] <= high)
+                e for e in self.unexpired() if (low is None or e[0] >= low) and (high is None or e[0] <= high)
             ]
             found = self.windowed([e for e in inside if e[1] >= end and e[2] <= start])
             assert list(self.store.find_sessions_range(low, high, end, start)) == found
@@ -283,7 +283,7 @@ def session_machine(
 
         @rule(key=keys, ago=back, length=back)
         def walk_while_changing(self, key: bytes, ago: int, length: int) -> None:
-            before = self.windowed(self.seen())
+            before = self.windowed(self.unexpired())
             walk = self.store.all()
             first = [entry for entry in (next(walk, None),) if entry is not None]
             self.put(key, ago, length, 1)
@@ -291,8 +291,8 @@ def session_machine(
 
         @invariant()
         def walks_like_the_model(self) -> None:
-            assert list(self.store.all()) == self.windowed(self.seen())
-            assert list(self.store.reverse_all()) == self.windowed(self.seen())[::-1]
+            assert list(self.store.all()) == self.windowed(self.unexpired())
+            assert list(self.store.reverse_all()) == self.windowed(self.unexpired())[::-1]
             for key, end, start, value in self.entries:
                 expected = value if end >= self.oldest() else None
                 assert self.store.fetch_session(key, start, end) == expected
@@ -300,9 +300,9 @@ def session_machine(
         def forget(self, entry_key: tuple[bytes, int, int]) -> None:
             self.entries = [entry for entry in self.entries if entry[:3] != entry_key]
 
-        def seen(self) -> list[Session]:
-            seen = [entry for entry in self.entries if entry[1] >= self.oldest()]
-            return sorted(seen, key=lambda entry: (entry[1], entry[0], -entry[2]) if by_time else entry)
+        def unexpired(self) -> list[Session]:
+            unexpired = [entry for entry in self.entries if entry[1] >= self.oldest()]
+            return sorted(unexpired, key=lambda entry: (entry[1], entry[0], -entry[2]) if by_time else entry)
 
         def windowed(self, entries: list[Session]) -> list[tuple[ms.Windowed, int]]:
             return [(ms.Windowed(key, start, end), value) for key, end, start, value in entries]
@@ -315,7 +315,7 @@ def session_machine(
     ("make", "kind"),
     [*each_engine(["by key", "by time", "duplicates"], "duplicates"), (Memory, "by time, strict")],
 )
-def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
+def test_a_window_store_behaves_like_a_sorted_list_of_unexpired_entries(
     make: Callable[[], Engine], kind: str
 ) -> None:
     visits = Visits()
@@ -341,7 +341,7 @@ def test_a_window_store_is_a_sorted_list_of_what_has_not_expired(
 
 
 @pytest.mark.parametrize(("make", "kind"), [*each_engine(["by key"], "by key"), (Memory, "by time, strict")])
-def test_a_session_store_is_a_sorted_list_of_what_has_not_expired(
+def test_a_session_store_behaves_like_a_sorted_list_of_unexpired_entries(
     make: Callable[[], Engine], kind: str
 ) -> None:
     visits = Visits()

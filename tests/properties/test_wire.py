@@ -1,4 +1,4 @@
-"""What crosses between processes arrives as it was."""
+"""Records, errors and snapshots cross between processes unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_records_are_read_as_written(records: Records) -> None:
 
 
 @given(st.lists(KEYS, max_size=12), st.data())
-def test_the_hash_of_a_column_is_that_of_its_keys(keys: list[bytes | None], data: st.DataObject) -> None:
+def test_the_hashes_of_a_column_are_those_of_its_keys(keys: list[bytes | None], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(keys)))
     length = data.draw(st.integers(0, len(keys) - start))
     column = pa.array(keys, pa.binary()).slice(start, length)
@@ -60,7 +60,7 @@ def test_the_hash_of_a_column_is_that_of_its_keys(keys: list[bytes | None], data
 
 
 @given(st.lists(KEYS, min_size=1, max_size=12), st.integers(1, 9))
-def test_a_split_loses_nothing_and_keeps_the_order(keys: list[bytes | None], partitions: int) -> None:
+def test_a_split_by_partition_keeps_all_records_in_order(keys: list[bytes | None], partitions: int) -> None:
     parts = wire.split_by_partition(wire.to_arrow(Records(keys, keys, list(range(len(keys))))), partitions)
     rows = {number: part.column("timestamp").to_pylist() for number, part in parts}
     assert rows == {
@@ -78,7 +78,9 @@ KINDS = [
 
 
 @given(st.sampled_from(KINDS), st.text(), st.text(alphabet="ab: \n"))
-def test_an_error_is_found_again(kind: type[errors.MillstreamError], message: str, noise: str) -> None:
+def test_an_error_is_recovered_from_a_text_that_contains_it(
+    kind: type[errors.MillstreamError], message: str, noise: str
+) -> None:
     try:
         with crossing():
             raise kind(message)

@@ -1,7 +1,7 @@
-"""Random topologies: a recipe is a list of steps, each of which adds operators to what is there already.
+"""Random topologies: a recipe is a list of steps, each of which adds operators to the topology.
 
-All keys and values are text, so that anything can follow anything. A step names an operator, what it is applied to, and a variant;
-numbers are taken modulo what there is, so every recipe can be built, and shorter recipes are simpler topologies.
+All keys and values are text, so any operator can follow any other. A step names an operator, its inputs and a variant; numbers are
+taken modulo the number of choices, so every recipe can be built, and shorter recipes are simpler topologies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INPUTS = ("left", "right", "rows", "facts")
 
 
 class Step(NamedTuple):
-    """One step of a recipe: an operator, the handles that it takes, and which variant of it."""
+    """One step of a recipe: an operator, the numbers of its inputs, and its variant."""
 
     operator: str
     first: int
@@ -32,13 +32,13 @@ class Step(NamedTuple):
 
 @dataclass
 class Parts:
-    """What a topology consists of so far; ``streams`` and ``tables`` are what further steps may use."""
+    """A topology under construction; further steps may use its ``streams`` and ``tables``."""
 
     builder: ms.StreamsBuilder
     streams: list[Stream] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
-    """The streams that something follows; what is left is written to topics."""
+    """The numbers of the streams with a successor; the other streams are written to topics."""
     facts: ms.GlobalKTable[Any, Any] | None = None
 
     def stream(self, number: int) -> Stream:
@@ -53,7 +53,7 @@ class Parts:
 
 
 class Totals(ms.Processor[Any, Any, Any, Any]):
-    """Adds up what it has seen of a key, and forwards all totals as stream time goes on."""
+    """Adds up the lengths of the values of a key, and forwards all totals as stream time advances."""
 
     def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
         super().init(context)
@@ -121,7 +121,7 @@ TABLE_JOINS = ("join", "left_join", "outer_join")
 
 def add_stateless(parts: Parts, step: Step) -> None:
     stream = parts.stream(step.first)
-    made: list[Callable[[], Stream]] = [
+    variants: list[Callable[[], Stream]] = [
         lambda: stream.filter(lambda key, value: value != "b"),
         lambda: stream.filter(lambda key, value: value is not None).filter(ms.col() > "a"),
         lambda: stream.map_values(lambda value: None if value is None else value.upper()),
@@ -133,7 +133,7 @@ def add_stateless(parts: Parts, step: Step) -> None:
         lambda: stream.peek(lambda key, value: None),
         stream.repartition,
     ]
-    parts.streams.append(made[step.variant % len(made)]())
+    parts.streams.append(variants[step.variant % len(variants)]())
 
 
 def add_merge(parts: Parts, step: Step) -> None:
@@ -157,13 +157,13 @@ def add_processor(parts: Parts, step: Step) -> None:
 def add_aggregation(parts: Parts, step: Step) -> None:
     stream = parts.stream(step.first)
     grouped = stream.group_by(last_letter) if step.variant % 2 else stream.group_by_key()
-    made: list[Callable[[], Table]] = [
+    variants: list[Callable[[], Table]] = [
         lambda: grouped.count().map_values(text),
         lambda: grouped.reduce(longer),
         lambda: grouped.aggregate(str, appended, value=ms.serdes.string),
         lambda: grouped.cogroup(appended).aggregate(str, value=ms.serdes.string),
     ]
-    table = made[step.second % len(made)]()
+    table = variants[step.second % len(variants)]()
     parts.tables.append(table)
     parts.streams.append(table.to_stream())
 
@@ -196,7 +196,7 @@ def add_global_join(parts: Parts, step: Step) -> None:
 
 def add_table_operator(parts: Parts, step: Step) -> None:
     table = parts.table(step.first)
-    made: list[Callable[[], Table]] = [
+    variants: list[Callable[[], Table]] = [
         lambda: table.filter(lambda key, value: value != "b"),
         lambda: table.map_values(lambda value: f"{value}!"),
         lambda: table.group_by(lambda key, value: (last_letter(key, value), value)).count().map_values(text),
@@ -205,7 +205,7 @@ def add_table_operator(parts: Parts, step: Step) -> None:
         ),
         lambda: table.suppress(ms.Suppressed.until_time_limit(4)),
     ]
-    parts.tables.append(made[step.variant % len(made)]())
+    parts.tables.append(variants[step.variant % len(variants)]())
     parts.streams.append(parts.tables[-1].to_stream())
 
 
@@ -243,7 +243,7 @@ RECIPES = st.lists(
 
 
 def built(recipe: Sequence[Step]) -> ms.Topology:
-    """Build a recipe. Streams that nothing follows are written to topics ``out-0``, ``out-1`` and so on."""
+    """Build a recipe. Streams without a successor are written to topics ``out-0``, ``out-1`` and so on."""
     parts = Parts(ms.StreamsBuilder())
     parts.streams += [parts.builder.stream("left"), parts.builder.stream("right")]
     for step in recipe:

@@ -1,8 +1,9 @@
 """A model of Kafka: topics, groups, and transactions with their coordinator.
 
-Of transactions it has what decides about delivery (KIP-98, KIP-360, KIP-447): ids that are taken over by epochs; a decision that
-is made at once and written to the partitions later, one by one and in any order; open transactions that hold the last stable
-offset back; offsets of groups that are not known while their transaction is undecided; transactions that time out.
+It has the parts of transactions that matter for delivery (KIP-98, KIP-360, KIP-447): epochs, with which a producer takes an id over;
+a decision that takes effect at once, with markers that are written to the partitions later, one by one and in any order; open
+transactions that hold back the last stable offset; offsets of groups that are unknown while their transaction is undecided; and
+transactions that time out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from simulation.scheduler import Process, Scheduler
 Headers = tuple[tuple[str, bytes | None], ...]
 State = Literal["plain", "open", "committed", "aborted", "marker"]
 MarkerTarget = TopicPartition | str
-"""Where a marker goes: a partition, or a group."""
+"""The target of a marker: a partition or a group."""
 
 
 class FencedError(Exception):
@@ -38,12 +39,12 @@ class Entry:
 
 @dataclass
 class Transactional:
-    """What the coordinator knows of a transactional id.
+    """The state of a transactional id in the coordinator.
 
     Attributes:
-        epoch: Who has taken it over last.
-        outcome: What was decided; None while it is open or there is none.
-        places: Where its records and offsets are, and no marker yet.
+        epoch: The epoch of the producer that took it over last.
+        outcome: Whether it is to be committed; None while nothing is decided.
+        marker_targets: The partitions and groups that still need its marker.
         entries: Its records.
         offsets: Its offsets, by group.
     """
@@ -73,15 +74,15 @@ class Broker:
         self.ids: dict[str, Transactional] = {}
         self.down_until_ms = 0
         self.on_offsets: Callable[[str, Mapping[TopicPartition, tuple[int, str]]], None] = lambda *_: None
-        """Called when offsets of a group are decided."""
+        """Called when offsets of a group are committed."""
         self.on_records: Callable[[TopicPartition, Entry], None] = lambda *_: None
-        """Called when it is decided that a record counts."""
+        """Called when a record is committed."""
         self.closing = False
         scheduler.spawn("coordinator", Process("broker"), self._complete_transactions)
 
     @property
     def available(self) -> bool:
-        """Whether it answers."""
+        """Whether the broker answers requests."""
         return self.scheduler.now_ms >= self.down_until_ms
 
     def create(self, topic: str, partitions: int) -> None:
@@ -93,7 +94,7 @@ class Broker:
         return zlib.crc32(key or b"") % len(self.topics[topic])
 
     def end(self, partition: TopicPartition, *, stable: bool) -> int:
-        """Return how far a partition can be read."""
+        """Return the offset up to which a partition can be read."""
         entries = self.topics[partition.topic][partition.partition]
         if stable:
             return next((n for n, entry in enumerate(entries) if entry.state == "open"), len(entries))
@@ -113,12 +114,12 @@ class Broker:
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Commit offsets of a group outside of transactions."""
         self.on_offsets(group, offsets)
-        self._known_offsets(group, offsets)
+        self._set_offsets(group, offsets)
 
     def undecided(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether a transaction could still change offsets of a group."""
-        wanted = set(partitions)
-        return any(wanted & transaction.offsets.get(group, {}).keys() for transaction in self.ids.values())
+        requested = set(partitions)
+        return any(requested & transaction.offsets.get(group, {}).keys() for transaction in self.ids.values())
 
     # Transactions.
 
@@ -134,7 +135,7 @@ class Broker:
         return transaction.epoch
 
     def begin(self, name: str, epoch: int) -> bool:
-        """Return whether a transaction can begin: the last one is complete."""
+        """Return whether a transaction can begin, because the last one is complete."""
         return not self._current(name, epoch).deciding
 
     def add(self, name: str, epoch: int, partition: TopicPartition, entry: Entry) -> None:
@@ -156,7 +157,7 @@ class Broker:
         transaction.offsets.setdefault(group, {}).update(offsets)
 
     def decide(self, name: str, epoch: int, *, commit: bool) -> None:
-        """End a transaction; once more changes nothing."""
+        """End a transaction; a repeated request changes nothing."""
         transaction = self._current(name, epoch)
         if transaction.open:
             self._decide(transaction, commit=commit)
@@ -189,7 +190,7 @@ class Broker:
             for group, offsets in transaction.offsets.items():
                 self.on_offsets(group, offsets)
 
-    def _known_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+    def _set_offsets(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         self.groups.setdefault(group, {}).update(offsets)
 
     def _complete_transactions(self) -> None:
@@ -215,7 +216,7 @@ class Broker:
         if isinstance(target, str):
             offsets = transaction.offsets.pop(target)
             if transaction.outcome:
-                self._known_offsets(target, offsets)
+                self._set_offsets(target, offsets)
             return
         for partition, entry in transaction.entries:
             if partition == target:

@@ -1,4 +1,4 @@
-"""The invariants at every moment and at the end, whatever has happened in between."""
+"""The invariants that are checked at every commit and at the end of a run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class WrongError(AssertionError):
 
 
 class Watch:
-    """Checks all commits when they happen.
+    """Checks each commit when it happens.
 
     Args:
-        broker: The model.
-        kind: What the application does.
-        plan: Its plan.
-        exactly_once: Under which guarantee.
+        broker: The model of the broker.
+        kind: The kind of application.
+        plan: The plan of the application.
+        exactly_once: Whether the guarantee is exactly-once.
     """
 
     def __init__(self, broker: Broker, kind: Kind, plan: Plan, *, exactly_once: bool) -> None:
@@ -35,14 +35,14 @@ class Watch:
         self._plan = plan
         self._exactly_once = exactly_once
         self._delivered: dict[str, set[str]] = defaultdict(set)
-        self._behind: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
         self.planned: Mapping[str, Mapping[int, int]] = {}
         """The end offsets of the micro-batches in the checkpoint."""
         broker.on_records = self.record
         broker.on_offsets = self.offsets
 
     def record(self, partition: TopicPartition, entry: Entry) -> None:
-        """Register a record that is now committed."""
+        """Register a committed record, which must be new if the guarantee is exactly-once."""
         if partition.topic in (RESULTS, *self._plan.repartition_topics):
             name = _newest(entry) if partition.topic == RESULTS else _text(entry.value)
             if self._exactly_once and name in self._delivered[partition.topic]:
@@ -54,22 +54,22 @@ class Watch:
         if group != self._plan.application_id:
             return
         for partition, (offset, _) in offsets.items():
-            if offset < self._behind.get(partition, 0):
+            if offset < self._committed.get(partition, 0):
                 raise WrongError(f"the group's offset of {partition} goes back to {offset}")
             if partition.topic == TOPIC:
                 self._check_delivered(partition, offset)
-            self._behind[partition] = offset
+            self._committed[partition] = offset
 
     def _check_delivered(self, partition: TopicPartition, offset: int) -> None:
         if offset > self.planned.get(partition.topic, {}).get(partition.partition, 0):
             raise WrongError(f"offset {offset} of {partition} is committed, and no micro-batch goes so far")
-        behind = next(iter(self._plan.repartition_topics), RESULTS)
-        if behind == RESULTS and not self._kind.own_key and self._exactly_once:
-            return  # each transaction commits what its Spark partition read, and others send what came of it
-        before = self._behind.get(partition, 0)
+        downstream = next(iter(self._plan.repartition_topics), RESULTS)
+        if downstream == RESULTS and not self._kind.own_key and self._exactly_once:
+            return  # a transaction commits the offsets that its Spark partition read; other transactions send the results
+        before = self._committed.get(partition, 0)
         entries = self._broker.topics[partition.topic][partition.partition][before:offset]
         read = {_text(entry.value) for entry in entries if entry.state in ("plain", "committed")}
-        if missing := read - self._delivered[behind]:
+        if missing := read - self._delivered[downstream]:
             raise WrongError(f"offset {offset} of {partition} is committed without {sorted(missing)}")
 
 
@@ -78,34 +78,38 @@ def check_results(broker: Broker, kind: Kind, plan: Plan, *, exactly_once: bool)
 
     At least once, an abandoned attempt may send an old result again behind newer ones.
     """
-    given = _given(broker, kind)
-    found: dict[str, list[str]] = defaultdict(list)
+    expected = _expected(broker, kind)
+    actual: dict[str, list[str]] = defaultdict(list)
     for entry in _entries(broker, RESULTS):
-        found[_text(entry.key)].append(_text(entry.value))
+        actual[_text(entry.key)].append(_text(entry.value))
     repeated = not exactly_once and bool(plan.repartition_topics)
-    for key in given.keys() | found.keys():
-        _check_key(key, given.get(key, []), found.get(key, []), kind, once=exactly_once, repeated=repeated)
-    return {key: max(reversed(values), key=_count) for key, values in found.items()}
+    for key in expected.keys() | actual.keys():
+        _check_key(
+            key, expected.get(key, []), actual.get(key, []), kind, once=exactly_once, repeated=repeated
+        )
+    return {key: max(reversed(values), key=_count) for key, values in actual.items()}
 
 
 def _check_key(
-    key: str, given: list[tuple[int, str]], found: list[str], kind: Kind, *, once: bool, repeated: bool
+    key: str, expected: list[tuple[int, str]], actual: list[str], kind: Kind, *, once: bool, repeated: bool
 ) -> None:
-    names = [value.partition("|")[2] for value in found]
-    if missing := {name for _, name in given} - set(names):
+    names = [value.partition("|")[2] for value in actual]
+    if missing := {name for _, name in expected} - set(names):
         raise WrongError(f"{sorted(missing)} of key {key!r} are lost")
     if repeated:  # what is sent twice to a repartition topic counts twice
         return
-    first = found if once else list(dict.fromkeys(found))
+    first = actual if once else list(dict.fromkeys(actual))
     counts = [_count(value) for value in first]
-    if counts != list(range(1, len(given) + 1)):
-        raise WrongError(f"key {key!r} has {len(given)} records, and the counts {counts}")
-    of_results = [value.partition("|")[2] for value in first]
-    for partition in {partition for partition, _ in given}:
-        sent = [name for source_partition, name in given if source_partition == partition]
+    if counts != list(range(1, len(expected) + 1)):
+        raise WrongError(f"key {key!r} has {len(expected)} records, and the counts {counts}")
+    result_names = [value.partition("|")[2] for value in first]
+    for partition in {partition for partition, _ in expected}:
+        sent = [name for source_partition, name in expected if source_partition == partition]
         sent_names = set(sent)
-        if [name for name in of_results if name in sent_names] != sent:
-            raise WrongError(f"key {key!r}: records of partition {partition} are out of order: {of_results}")
+        if [name for name in result_names if name in sent_names] != sent:
+            raise WrongError(
+                f"key {key!r}: records of partition {partition} are out of order: {result_names}"
+            )
 
 
 def check_store(content: Mapping[bytes, bytes], newest: Mapping[str, str]) -> None:
@@ -142,13 +146,13 @@ def check_changelog(
         raise WrongError(f"the changelog holds {restored}, and the store {content}")
 
 
-def _given(broker: Broker, kind: Kind) -> dict[str, list[tuple[int, str]]]:
-    given: dict[str, list[tuple[int, str]]] = defaultdict(list)
+def _expected(broker: Broker, kind: Kind) -> dict[str, list[tuple[int, str]]]:
+    expected: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for partition in range(len(broker.topics[TOPIC])):
         for _, entry in broker.read(TopicPartition(TOPIC, partition), committed=True):
             name = _text(entry.value)
-            given[_text(entry.key) if kind.own_key else word_of(name)].append((partition, name))
-    return given
+            expected[_text(entry.key) if kind.own_key else word_of(name)].append((partition, name))
+    return expected
 
 
 def _entries(broker: Broker, topic: str) -> Iterable[Entry]:

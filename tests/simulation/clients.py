@@ -1,4 +1,4 @@
-"""Clients of the model of Kafka: confluent-kafka's producer and consumer, and the ports that the planner and the readers use."""
+"""Clients of the model of Kafka: confluent-kafka's producer and consumer, and the ports of the planner and the readers."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Producer:
     """confluent-kafka's producer: records wait, and are sent in the background, in order within a partition.
 
     Args:
-        broker: The model.
+        broker: The model of the broker.
         settings: librdkafka's settings.
-        loses: How often a transaction loses records, as when a partition has had no leader for too long; per record.
+        loses: The probability per record that its transaction loses records, as when a partition has no leader for too long.
     """
 
     def __init__(self, broker: Broker, settings: Mapping[str, Any], loses: float = 0.005) -> None:
@@ -82,7 +82,7 @@ class Producer:
         return 0
 
     def flush(self, timeout: float) -> int:
-        """Send what waits; return how much still does."""
+        """Send the waiting records; return how many are left."""
         self._scheduler.step("flushes")
         if self._broker.available:
             self._send(1 << 30)
@@ -97,7 +97,7 @@ class Producer:
         self._epoch = epoch
 
     def begin_transaction(self) -> None:
-        """Begin; nothing is sent for that."""
+        """Begin a transaction, which sends no request."""
         self._check()
 
     def send_offsets_to_transaction(self, positions: list[Any], group: str, timeout: float) -> None:
@@ -113,7 +113,7 @@ class Producer:
         self._fencing(lambda: self._broker.add_offsets(self._id or "", self._epoch, group, offsets))
 
     def commit_transaction(self, timeout: float) -> None:
-        """Send what waits, and commit. The answer may be lost; a repeated request gets it."""
+        """Send the waiting records, and commit. The answer may be lost; the answer to a repeated request is the same."""
         self._reach("sends the rest")
         self._check()
         self._send(1 << 30)
@@ -126,7 +126,7 @@ class Producer:
         self._scheduler.step("has committed")
 
     def abort_transaction(self, timeout: float) -> None:
-        """Abort, and forget what waits."""
+        """Abort the transaction, and discard the waiting records."""
         self._reach("aborts the transaction")
         self._waiting.clear()
         self._fencing(lambda: self._broker.decide(self._id or "", self._epoch, commit=False))
@@ -178,7 +178,7 @@ class Producer:
 
 
 class Consumer:
-    """confluent-kafka's consumer, as far as committed offsets go."""
+    """The part of confluent-kafka's consumer that reads committed offsets."""
 
     def __init__(self, broker: Broker, settings: Mapping[str, Any]) -> None:
         self._broker = broker
@@ -186,17 +186,17 @@ class Consumer:
         self._stable = settings["isolation.level"] == "read_committed"
 
     def consumer_group_metadata(self) -> str:
-        """Return the member that commits."""
+        """Return the group, in place of the metadata of a member."""
         return self._group
 
     def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
-        """Return the committed offsets; with read_committed, when no transaction can change them any more."""
+        """Return the committed offsets; with read_committed, fail while a transaction can still change them."""
         self._broker.scheduler.step(f"asks for offsets of {self._group}")
-        wanted = [TopicPartition(partition.topic, partition.partition) for partition in partitions]
-        if not self._broker.available or (self._stable and self._broker.undecided(self._group, wanted)):
+        requested = [TopicPartition(partition.topic, partition.partition) for partition in partitions]
+        if not self._broker.available or (self._stable and self._broker.undecided(self._group, requested)):
             raise _unavailable()
         known = self._broker.groups.get(self._group, {})
-        found = [(partition, *known.get(partition, (-1001, ""))) for partition in wanted]
+        found = [(partition, *known.get(partition, (-1001, ""))) for partition in requested]
         return [
             ClientPartition(partition.topic, partition.partition, offset, metadata)
             for partition, offset, metadata in found
@@ -204,11 +204,11 @@ class Consumer:
 
 
 class Reader:
-    """What the planner, the application and the readers ask. Implements TopicReader, OffsetCommitter, Fetcher, ChangelogReader.
+    """The client of planner, application and readers. Implements TopicReader, OffsetCommitter, Fetcher, ChangelogReader.
 
     Args:
-        broker: The model.
-        group: The group.
+        broker: The model of the broker.
+        group: The group of the application.
         committed: Whether only committed records are read.
     """
 
@@ -240,12 +240,12 @@ class Reader:
 
     def committed_offsets(self, partitions: Mapping[str, int]) -> Offsets:
         self._reach("asks for committed offsets")
-        wanted = [TopicPartition(t, p) for t, count in partitions.items() for p in range(count)]
-        while self._only_committed and self._broker.undecided(self._group, wanted):
+        requested = [TopicPartition(t, p) for t, count in partitions.items() for p in range(count)]
+        while self._only_committed and self._broker.undecided(self._group, requested):
             self._broker.scheduler.step("waits for the offsets of a transaction")
         known = self._broker.groups.get(self._group, {})
         found: Offsets = {topic: {} for topic in partitions}
-        for partition in wanted:
+        for partition in requested:
             if partition in known:
                 found[partition.topic][partition.partition] = known[partition][0]
         return found

@@ -1,7 +1,7 @@
 """A local copy whose files outlive the process that writes them, as LMDB's do.
 
-The engines themselves have tests of their own. What counts here is when a copy is written and by whom: a transaction is
-atomic, several of them are not, and any attempt of a host finds what another one has left behind.
+The engines have their own tests. This model is about when a copy is written and by which process: one transaction is atomic,
+several transactions are not, and each attempt on a host finds the files of earlier attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRANSACTION_BYTES = 2 * _CHANGE_BYTES
 
 @dataclass
 class Files:
-    """What lies on the disk of a host.
+    """The files of a copy on the disk of a host.
 
     Attributes:
         content: Byte stores, keys and values.
@@ -34,7 +34,7 @@ class Files:
 
 
 class DiskCopy:
-    """The copy as one process sees it. Implements ``LocalCopy``."""
+    """The copy as seen by one process. Implements ``LocalCopy``."""
 
     exclusive = False
 
@@ -70,7 +70,7 @@ class DiskCopy:
 
     def wipe(self) -> None:
         self._scheduler.step("wipes its copy")
-        # Who has the old files open keeps them, as the deleted file of LMDB.
+        # A process that has the old files open keeps them, like a deleted file of LMDB.
         self._files = self._disk[str(self.directory.path)] = Files()
         self._seen = (None,)
         self.directory.clear(MISSING)
@@ -85,7 +85,7 @@ class DiskCopy:
         return view
 
     def close_view(self) -> None:
-        """Forget which version was seen; a view is a copy of its own."""
+        """Forget which version was seen; a view is independent of the files."""
         self._seen = ()
 
     def park(self, version: Version, changes: Segments, dropped: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong: the seed decides what and when, a few times per run."""
+"""Faults: the seed decides which ones happen and when, a few times per run."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Faults:
     """Faults of one run.
 
     Args:
-        world: What they happen to.
-        count: How many there may be.
+        world: The run that they disturb.
+        count: The maximum number of faults.
 
     Attributes:
-        over: Whether there are to be none any more.
+        over: Whether no more faults may happen.
     """
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world
         self._left = count
         self._kills_next_writer = False
-        """Whether the next worker dies that has written a part of its copy, and not the rest."""
+        """Whether to kill the next worker that has written only a part of its copy."""
         self.over = False
         self._kinds: list[Callable[[], None]] = [
             self._kill_worker,
@@ -77,7 +77,7 @@ class Faults:
             self._world.scheduler.kill(self._world.driver)
 
     def _crash_host(self) -> None:
-        """Everything on a host dies; its disk may be lost with it."""
+        """Kill all processes of a host; its disk may be lost as well."""
         choose = self._world.scheduler.random
         host = choose.choice(self._world.hosts)
         self._world.scheduler.note(f"{host.name} crashes")

@@ -1,4 +1,4 @@
-"""The models in the place of what is outside of the product, and of clocks and randomness."""
+"""Installs the models in place of external systems, clocks and randomness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulation.world import World
 
 @contextmanager
 def installed(world: World) -> Iterator[None]:
-    """Replace external systems, clocks and randomness by the models."""
+    """Replace external systems, clocks and randomness with the models."""
     scheduler = world.scheduler
     clock = SimpleNamespace(
         monotonic=lambda: scheduler.now_ms / 1000, sleep=lambda s: scheduler.step("sleeps")
@@ -52,12 +52,12 @@ def installed(world: World) -> Iterator[None]:
             attemptNumber=lambda: world.attempts[world.acting].number,
         )
         patch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
-        patch.setattr(running_application, "ControlServer", lambda *given: None)
+        patch.setattr(running_application, "ControlServer", lambda *arguments: None)
         yield
 
 
 def _call_in_order(call: Callable[[int], object], numbers: Iterable[int]) -> None:
-    """Call for one partition after the other: an actor of the scheduler is one thread."""
+    """Call for one partition after the other, because an actor of the scheduler is one thread."""
     for number in numbers:
         call(number)
 

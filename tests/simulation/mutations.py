@@ -1,4 +1,4 @@
-"""Safety mechanisms of the product, each taken away: what the simulation must notice."""
+"""Mutations: each disables one safety mechanism of the product, which the simulation must detect."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def take_nothing_over(patch: pytest.MonkeyPatch) -> None:
     numbers, settings = count(), KafkaTransactions.producer_settings
 
     def separate_ids(self: Any, partition: int) -> dict[str, Any]:
-        made = settings(self, partition)
-        return {**made, "transactional.id": f"{made['transactional.id']}-{next(numbers)}"}
+        original = settings(self, partition)
+        return {**original, "transactional.id": f"{original['transactional.id']}-{next(numbers)}"}
 
     patch.setattr(KafkaTransactions, "producer_settings", separate_ids)
 
@@ -59,7 +59,7 @@ def read_the_mark_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def mark_outside(patch: pytest.MonkeyPatch) -> None:
-    """The transaction is committed without its mark and the offsets; these follow in one of their own."""
+    """The transaction is committed without its mark and offsets, which follow in a separate transaction."""
     commit = Transaction.commit
 
     def twice(self: Any, offsets: Any) -> None:
@@ -85,15 +85,17 @@ def offsets_before_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def offsets_of_any_range(patch: pytest.MonkeyPatch) -> None:
-    """The transaction of some key ranges commits the offset of their partition before the others have ended."""
+    """The transaction of some key ranges commits the offset of their partition before the other key ranges have ended."""
     patch.setattr(Plan, "committed_by_transactions", property(lambda plan: frozenset(plan.broker_topics)))
 
 
 def read_uncommitted(patch: pytest.MonkeyPatch) -> None:
     """Records of open and aborted transactions are read."""
-    made = Reader.__init__
+    original = Reader.__init__
     patch.setattr(
-        Reader, "__init__", lambda self, broker, group, committed: made(self, broker, group, committed=False)
+        Reader,
+        "__init__",
+        lambda self, broker, group, committed: original(self, broker, group, committed=False),
     )
 
 
@@ -105,14 +107,14 @@ def write_through(patch: pytest.MonkeyPatch) -> None:
             copy.apply(self._changes_of_engine(engine, changes), version, dropped)
 
     patch.setattr(TaskCopies, "park", applied)
-    patch.setattr(statelog, "secrets", _Constant)
+    patch.setattr(statelog, "secrets", _ConstantTokens)
     patch.setattr(log.Manifest, "remembers", lambda self, version: True)
 
 
 def forget_to_rebuild(patch: pytest.MonkeyPatch) -> None:
-    """A copy that cannot catch up is taken for current."""
-    chosen = restore.catch_up
-    patch.setattr(restore, "catch_up", lambda manifest, current: chosen(manifest, current) or [])
+    """A copy that cannot catch up is treated as current."""
+    original_catch_up = restore.catch_up
+    patch.setattr(restore, "catch_up", lambda manifest, current: original_catch_up(manifest, current) or [])
     patch.setattr(restore, "_with_parked", lambda manifest, copy, current: current)
 
 
@@ -123,11 +125,11 @@ def skip_a_part(patch: pytest.MonkeyPatch) -> None:
 
 def newest_state(patch: pytest.MonkeyPatch) -> None:
     """A micro-batch begins with the newest version of the state, committed or not."""
-    made = query.StateStore
+    original = query.StateStore
 
     def newest(checkpoint: Any, executor: Any, partition: int, version: int) -> Any:
         latest = max([n for p, n in checkpoint.deltas if p == partition], default=0)
-        store = made(checkpoint, executor, partition, max(version, latest))
+        store = original(checkpoint, executor, partition, max(version, latest))
         store._version = version
         return store
 
@@ -136,21 +138,21 @@ def newest_state(patch: pytest.MonkeyPatch) -> None:
 
 def keep_no_rows(patch: pytest.MonkeyPatch) -> None:
     """Rows are gone when an aborted transaction has to be repeated."""
-    made = sink._OutputRows.__init__
+    original = sink._OutputRows.__init__
 
     def forgetful(self: Any, batches: Any) -> None:
-        made(self, batches)
-        self._kept = _Nothing()
+        original(self, batches)
+        self._kept = _DiscardingList()
 
     patch.setattr(sink._OutputRows, "__init__", forgetful)
 
 
-class _Nothing(list[Any]):
+class _DiscardingList(list[Any]):
     def append(self, row: Any) -> None:
         """Keep no row."""
 
 
-class _Constant:
+class _ConstantTokens:
     @staticmethod
     def token_hex(size: int) -> str:
         return "0" * 8

@@ -1,4 +1,4 @@
-"""A start of the application: what Spark's driver does, with the product's planner, readers, task host and sink."""
+"""A start of the application: the work of Spark's driver, with the product's planner, readers, task host and sink."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from simulation.spark import ChunkRow, Handle, StateStore, TaskSet, occupied
 if TYPE_CHECKING:
     from simulation.world import World
 
-_IDLE_ENOUGH = 3
+_IDLE_POLLS = 3
 
 
 class Query:
-    """One start of the application: its driver, until it has nothing to do, fails or dies."""
+    """One start of the application: its driver runs until it has nothing to do, fails or dies."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -46,7 +46,7 @@ class Query:
         self.source = world.source(self, self._run)
 
     def ask(self, question: str, data: Any) -> Any:
-        """Answer as the application does. In the place of a ``ControlAddress``."""
+        """Answer like the application. Takes the place of a ``ControlAddress``."""
         self._scheduler.step(f"asks the application: {question}")
         return self._application._requests.answer(question, data)
 
@@ -64,7 +64,7 @@ class Query:
         if number >= 0 and number not in log.commits:
             self._batch(number)
         idle = 0
-        while idle < _IDLE_ENOUGH:
+        while idle < _IDLE_POLLS:
             number = max(log.offsets, default=-1)
             start = self._start_of(number + 1)
             end = self._reader.latestOffset(start, None)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ class Query:
         return {position.partition: mark for position in found if (mark := mark_of(position))}
 
     def _caught_up(self) -> bool:
-        """Return whether nothing can arrive any more after the last poll."""
+        """Return whether no more records can arrive after the last poll."""
         broker = self._world.broker
         open_ids = [
             transaction for transaction in broker.ids.values() if transaction.open or transaction.deciding
@@ -131,7 +131,7 @@ class Query:
         return [ChunkRow(**row) for batch in self._reader.read(planned) for row in batch.to_pylist()]
 
     def _write(self, partition: int, rows: list[ChunkRow], version: int) -> Any:
-        """Run the tasks of a partition, and send what they put out."""
+        """Run the tasks of a partition, and send their output."""
         world = self._world
         executor, process = world.placed[world.acting][1].executor, world.acting.process
         self._scheduler.step("waits for its state", occupied(executor, partition))
@@ -192,6 +192,6 @@ def _application(world: World) -> RunningApplication:
         last_records=lambda topic, last, serdes: [],
         transactional=world.scene.exactly_once,
     )
-    made = RunningApplication(world.plan.application_id, resources)
-    made._run.continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
-    return made
+    application = RunningApplication(world.plan.application_id, resources)
+    application._run.continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
+    return application

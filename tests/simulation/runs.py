@@ -16,13 +16,13 @@ _SHOWN = 400
 
 @dataclass(frozen=True)
 class Run:
-    """What a seed did.
+    """The run of a seed.
 
     Attributes:
         seed: The seed.
-        steps: How many decisions it made.
-        digest: Of all of them, to compare runs.
-        failure: What was wrong, None if nothing was.
+        steps: The number of decisions.
+        digest: A digest of all decisions, to compare runs.
+        failure: The failure; None if there was none.
         trace: The decisions.
     """
 
@@ -33,11 +33,11 @@ class Run:
     trace: list[str]
 
     def line(self) -> str:
-        """Return the seed and what was wrong."""
+        """Return the seed and its failure."""
         return f"seed {self.seed}: {type(self.failure).__name__}: {self.failure}"
 
     def report(self) -> str:
-        """Return what was wrong, and the last decisions before."""
+        """Return the failure and the last decisions before it."""
         left_out = max(len(self.trace) - _SHOWN, 0)
         shown = [f"({left_out} steps before)", *self.trace[left_out:]]
         return "\n".join([self.line(), *(f"    {line}" for line in shown)])
@@ -47,9 +47,9 @@ def run(seed: int, *, kind: Kind | None = None, exactly_once: bool | None = None
     """Run a seed.
 
     Args:
-        seed: It decides everything.
-        kind: What the application does; the seed's choice if it is not given.
-        exactly_once: Under which guarantee; the seed's choice if it is not given.
+        seed: The seed, which decides everything.
+        kind: The kind of application; by default, the seed chooses it.
+        exactly_once: Whether the guarantee is exactly-once; by default, the seed chooses it.
     """
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=_fast()) as directory:
         world = World(seed, directory, kind, exactly_once)

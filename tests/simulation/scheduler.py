@@ -1,8 +1,8 @@
-"""A seeded scheduler: of all that could happen next, a seed decides what does.
+"""A seeded scheduler: the seed decides which of all possible events happens next.
 
-What runs at the same time in reality is an *actor* here. Each has a thread, but only one of them runs at a moment: it gives
-the turn away where it calls :meth:`Scheduler.step`, and the seed chooses who is next, whether somebody is stopped for a while,
-and whether a process dies. So a seed repeats a run exactly, and product code is run as it is, without being cut into steps.
+Everything that runs concurrently in reality is an *actor* here. Each actor has a thread, but only one of them runs at a time: it
+passes the turn where it calls :meth:`Scheduler.step`, and the seed chooses the next actor, whether one is suspended for a while, and
+whether a process dies. So a seed repeats a run exactly, and product code runs unchanged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class KilledError(BaseException):
 
 
 class StuckError(AssertionError):
-    """A run that does not come to its end."""
+    """A run that does not end."""
 
 
 @dataclass(eq=False)
 class Process:
-    """What dies as a whole.
+    """A process, whose actors die together.
 
     Attributes:
         name: For the trace.
@@ -42,12 +42,12 @@ class Actor:
 
     Attributes:
         name: For the trace.
-        process: What it dies with.
-        finished: Whether it has come to its end, or was killed.
-        error: What it raised, if it failed.
+        process: The process that it belongs to.
+        finished: Whether it has ended or was killed.
+        error: The exception that it raised, if it failed.
         until: Returns whether it can continue.
-        stopped_until: The step before which it does not go on: a process that is suspended.
-        doing: What it is about to do.
+        stopped_until: The step until which it is suspended.
+        doing: The action that it is about to take.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Actor:
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def ready(self) -> bool:
-        """Return whether it can go on."""
+        """Return whether it can continue."""
         return not self.process.alive or self.until is None or self.until()
 
 
@@ -73,7 +73,7 @@ class Scheduler:
         self.steps = 0
         self.trace: list[str] = []
         self.disturb: Callable[[], None] = lambda: None
-        """Called before each step; it may kill, stop and break things."""
+        """Called before each step to cause faults."""
         self.failure: BaseException | None = None
         self._actors: list[Actor] = []
         self._current: Actor | None = None
@@ -92,13 +92,13 @@ class Scheduler:
         """Run until all actors have finished.
 
         Raises:
-            StuckError: If they do not.
-            BaseException: What was wrong, if an actor or a disturbance found something.
+            StuckError: If they do not finish.
+            BaseException: The failure, if an actor or a fault found one.
         """
         self._done.acquire()
         self._hand_on(None)
         self._ending = True
-        for actor in self._actors:  # after a failure: everybody who still waits
+        for actor in self._actors:  # after a failure, some actors still wait
             actor.process.alive = False
             if not actor.finished:
                 self._current = actor
@@ -111,8 +111,8 @@ class Scheduler:
         """Let other actors run; return when this actor is scheduled again.
 
         Args:
-            action: What the actor is about to do, for the trace.
-            until: What it waits for.
+            action: The action that the actor is about to take, for the trace.
+            until: Returns whether it can continue; by default, it always can.
 
         Raises:
             KilledError: If its process has been killed.
@@ -128,21 +128,21 @@ class Scheduler:
         self.trace.append(f"{me.name}: {action}")
 
     def sometimes(self, action: str, chance: float) -> None:
-        """Make a step, or not."""
+        """Take a step with a probability."""
         if self.random.random() < chance:
             self.step(action)
 
     def note(self, event: str) -> None:
-        """Write into the trace what the environment does."""
+        """Write an event of the environment into the trace."""
         self.trace.append(f"-- {event}")
 
     @property
     def actors(self) -> list[Actor]:
-        """Those that have not finished."""
+        """The actors that have not finished."""
         return [actor for actor in self._actors if not actor.finished]
 
     def kill(self, process: Process) -> None:
-        """Kill a process; its actors notice at their next step, and do nothing any more."""
+        """Kill a process; its actors end at their next step."""
         process.alive = False
         self.note(f"{process.name} is killed")
 
@@ -191,8 +191,8 @@ class Scheduler:
         self._actors = [actor for actor in self._actors if not actor.finished]
         if not self._actors:
             return None
-        able = [actor for actor in self._actors if actor.ready()]
-        if not able:
+        runnable = [actor for actor in self._actors if actor.ready()]
+        if not runnable:
             raise StuckError(f"no actor can continue: {', '.join(actor.name for actor in self._actors)}")
-        awake = [actor for actor in able if actor.stopped_until <= self.steps]
-        return self.random.choice(awake or able)
+        awake = [actor for actor in runnable if actor.stopped_until <= self.steps]
+        return self.random.choice(awake or runnable)

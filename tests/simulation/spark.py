@@ -1,13 +1,13 @@
 """A model of Spark: checkpoint, state store, and attempts of tasks on hosts that may die.
 
-What it does as Spark does, and what product code has to cope with:
+It behaves like Spark in the ways that product code has to cope with:
 
 * Offsets are written before a micro-batch runs, its commit afterwards; a driver that finds offsets without a commit runs the
   micro-batch again.
-* The state of a partition at version n is what the deltas of versions 1 to n make. An attempt writes its delta when its rows are
-  used up, before it is known whether it counts; the last one overwrites it (RocksDB with changelog checkpointing,
-  checkpoint format 1). An executor keeps what it has loaded.
-* An attempt that fails is repeated; attempts of one partition may run side by side; and an abandoned one continues.
+* The state of a partition at version n is the result of the deltas of versions 1 to n. An attempt writes its delta when its rows
+  are used up, before it is known whether it counts; the last attempt overwrites the delta (RocksDB with changelog checkpointing,
+  checkpoint format 1). An executor keeps the state that it has loaded.
+* An attempt that fails is repeated; attempts of one partition may run side by side; and an abandoned attempt continues.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class ChunkRow(NamedTuple):
 
 @dataclass
 class Checkpoint:
-    """What lies in the checkpoint directory.
+    """The content of the checkpoint directory.
 
     Attributes:
-        offsets: By micro-batch.
-        commits: Micro-batches.
-        deltas: What each version of a partition's state changes; None deletes.
+        offsets: The planned offsets of each micro-batch.
+        commits: The committed micro-batches.
+        deltas: The changes in each version of a partition's state; None deletes.
     """
 
     offsets: dict[int, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Executor:
-    """One executor: it keeps the state that it has loaded, and lets one attempt of a partition at it.
+    """One executor: it keeps the state that it has loaded, and lets one attempt at a time use the state of a partition.
 
     Attributes:
         loaded: Version and content, by partition.
@@ -87,7 +87,7 @@ class Worker:
     """A Python worker: a process that attempts take turns in.
 
     Attributes:
-        process: What dies with it.
+        process: The process of the worker.
         memory: Its copies in memory, by directory.
         busy: Whether an attempt runs in it.
     """
@@ -107,15 +107,15 @@ class Host:
         self.executor = Executor()
         self._scheduler = scheduler
         self._workers: list[Worker] = []
-        self._made = 0
+        self._started = 0
 
     def worker(self) -> Worker:
         """Return a free worker."""
         self._workers = [worker for worker in self._workers if worker.process.alive]
         free = [worker for worker in self._workers if not worker.busy]
         if len(free) < _WORKERS:
-            self._made += 1
-            free.append(Worker(Process(f"{self.name}.{self._made}")))
+            self._started += 1
+            free.append(Worker(Process(f"{self.name}.{self._started}")))
             self._workers.append(free[-1])
         worker = self._scheduler.random.choice(free)
         worker.busy = True
@@ -132,7 +132,7 @@ class Host:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def processes(self) -> list[Process]:
-        """Return the workers that live."""
+        """Return the processes of the workers that are alive."""
         return [worker.process for worker in self._workers if worker.process.alive]
 
     def copy(self, engine: Literal["disk", "memory"], directory: str, worker: Worker) -> Any:
@@ -173,7 +173,7 @@ class StateStore:
 
 
 class Handle:
-    """What the task host declares its state with. Also the states themselves: one value, and one map."""
+    """The handle with which the task host declares its state, and also the states themselves: one value and one map."""
 
     def __init__(self, store: StateStore, group: int, scheduler: Scheduler) -> None:
         self._store = store
@@ -213,9 +213,9 @@ class Attempt:
     """One attempt of a task.
 
     Attributes:
-        actor: What runs it.
+        actor: The actor that runs it.
         number: How many attempts of the task were begun before it, as Spark's ``attemptNumber``.
-        result: What it gave.
+        result: The result; None if the attempt is not done.
     """
 
     actor: Actor
@@ -224,7 +224,7 @@ class Attempt:
 
     @property
     def state(self) -> Literal["running", "failed", "done"]:
-        """How it stands; an attempt whose worker died has failed."""
+        """Whether it runs, has failed or is done; an attempt whose worker died has failed."""
         if self.result is not None:
             return "done"
         dead = self.actor.finished or not self.actor.process.alive
@@ -238,8 +238,8 @@ class TaskSet:
     Attributes:
         begin: Begins an attempt of a task on some host.
         tasks: How many tasks there are.
-        most: How many attempts of a task may fail.
-        speculates: How often another attempt is begun beside one that runs, as a share of all checks.
+        most: The number of failed attempts of a task that fails the query.
+        speculates: The probability per check that another attempt may be started beside a running one.
     """
 
     begin: Callable[[int], Attempt]
@@ -260,13 +260,13 @@ class TaskSet:
         for number in range(self.tasks):
             self._begin(number)
         while len(results) < self.tasks:
-            self.scheduler.step("waits for tasks", lambda: self._news(results))
+            self.scheduler.step("waits for tasks", lambda: self._has_news(results))
             for number in range(self.tasks):
                 if number not in results:
                     self._check_task(number, results)
         return [results[number] for number in range(self.tasks)]
 
-    def _news(self, results: dict[int, Any]) -> bool:
+    def _has_news(self, results: dict[int, Any]) -> bool:
         pending = [self.attempts[number] for number in range(self.tasks) if number not in results]
         if any(attempt.state == "done" for attempts in pending for attempt in attempts):
             return True
@@ -298,7 +298,7 @@ class QueryFailedError(Exception):
 
 
 def occupied(executor: Executor, partition: int) -> Callable[[], bool]:
-    """Return a question: may an attempt have the state of a partition now?"""
+    """Return a function that returns whether an attempt may use the state of a partition now."""
 
     def free() -> bool:
         holder = executor.busy.get(partition)

@@ -1,4 +1,4 @@
-"""The simulation notices when a safety mechanism of the product is missing."""
+"""The simulation detects that a safety mechanism of the product is disabled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_SEEDS = 60
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_the_simulation_notices(
+def test_the_simulation_detects_a_disabled_safety_mechanism(
     mutation: Mutation, exactly_once: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)

@@ -19,7 +19,7 @@ _DIGESTS = f"from simulation.runs import run; print(*(run(seed).digest for seed 
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, _SEEDS_PER_TEST))
-def test_whatever_happens_nothing_is_lost_doubled_or_wrong(first: int) -> None:
+def test_no_record_is_lost_duplicated_or_wrong_despite_faults(first: int) -> None:
     runs = [run(seed) for seed in range(first, min(first + _SEEDS_PER_TEST, FIRST + SEEDS))]
     failed = [result for result in runs if result.failure is not None]
     assert not failed, "\n".join([*(result.line() for result in failed), failed[0].report()])

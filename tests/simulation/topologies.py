@@ -1,4 +1,4 @@
-"""What the simulated applications do: aggregations of which every single result is known.
+"""The simulated applications: aggregations whose every result is known.
 
 An aggregate is `<records so far>|<the newest one>`, so each result names the record that caused it.
 """
@@ -49,11 +49,11 @@ class Kind:
     """A kind of application.
 
     Attributes:
-        name: For people.
+        name: A readable name.
         build: Makes the topology.
         changelog: Whether its store has a changelog topic.
         own_key: Whether records are counted by their own key, in the task that reads them.
-        ranges: Into how many key ranges partitions are divided.
+        ranges: The number of key ranges of each partition.
     """
 
     name: str

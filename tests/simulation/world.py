@@ -57,17 +57,17 @@ def _plan(kind: Kind, exactly_once: bool) -> Plan:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a seed runs.
+    """The application and the environment that a seed chooses.
 
     Attributes:
-        kind: What the application does.
-        exactly_once: Under which guarantee.
-        engine: What keeps its local copies.
+        kind: The kind of application.
+        exactly_once: Whether the guarantee is exactly-once.
+        engine: The engine of its local copies.
         hosts: Number of hosts.
         partitions: Number of Spark partitions.
         records: Number of records.
         max_records: Records per micro-batch.
-        faults: How many faults there may be.
+        faults: The maximum number of faults.
         outlives: Whether executors outlive the driver for a while.
     """
 
@@ -83,7 +83,7 @@ class Scene:
 
 
 def scene_of(scheduler: Scheduler, kind: Kind | None, exactly_once: bool | None) -> Scene:
-    """Choose what a seed runs."""
+    """Choose the scene of a seed."""
     choose = scheduler.random
     chosen, once = choose.choice(KINDS), choose.random() < 0.7
     return Scene(
@@ -100,7 +100,7 @@ def scene_of(scheduler: Scheduler, kind: Kind | None, exactly_once: bool | None)
 
 
 class World:
-    """The models, the application and what happens to them. One run long."""
+    """The models, the application and their faults in one run."""
 
     def __init__(self, seed: int, directory: str, kind: Kind | None, exactly_once: bool | None) -> None:
         self.scheduler = Scheduler(seed)
@@ -138,10 +138,10 @@ class World:
         self.faults = Faults(self, scene.faults)
 
     def run(self) -> None:
-        """Run to the end, and compare what came of it.
+        """Run to the end, and check the results.
 
         Raises:
-            WrongError: If something is wrong.
+            WrongError: If an invariant is violated.
         """
         self.scheduler.spawn("feeder", Process("outside"), self._feed)
         self.scheduler.spawn("user", Process("user"), self._use)
@@ -149,16 +149,16 @@ class World:
         self.scheduler.run()
         self._check()
 
-    # What the application is made of.
+    # Parts of the application.
 
     def publisher(self, run: str) -> transactions.KafkaTransactions | None:
-        """Return what sends exactly once in a run of the application; None at least once."""
+        """Return the transactional sender of a run of the application; None with at-least-once."""
         if not self.scene.exactly_once:
             return None
         return transactions.KafkaTransactions(_SETTINGS, _SETTINGS, APPLICATION, _PATIENCE_S, 60_000, run)
 
     def source(self, control: Any, run: str) -> SourceSpec:
-        """Return what the source needs to know."""
+        """Return the specification of the source."""
         return SourceSpec(
             self.topology,
             self.reader,
@@ -176,8 +176,8 @@ class World:
         )
 
     def host_spec(self) -> HostSpec:
-        """Return what the task host needs to know."""
-        copies = CopiesSpec("", {self.scene.engine: self._opened}, {STORE: self.scene.engine}, 64 << 20)
+        """Return the specification of the task host."""
+        copies = CopiesSpec("", {self.scene.engine: self._open_copy}, {STORE: self.scene.engine}, 64 << 20)
         return HostSpec(
             self.topology,
             copies,
@@ -191,18 +191,18 @@ class World:
         self._tokens += 1
         return f"{self._tokens:0{2 * size}x}"
 
-    def _opened(self, directory: str, memory_bytes: int, run: str) -> Any:
+    def _open_copy(self, directory: str, memory_bytes: int, run: str) -> Any:
         _, host, worker = self.placed[self.acting]
         return host.copy(self.scene.engine, directory.strip("/"), worker)
 
     @property
     def acting(self) -> Actor:
-        """Whose turn it is."""
+        """The actor whose turn it is."""
         actor = self.scheduler._current
         assert actor is not None
         return actor
 
-    # Who acts.
+    # Actors.
 
     def _feed(self) -> None:
         choose = self.scheduler.random
@@ -247,7 +247,7 @@ class World:
                 self.scheduler.step("tries again")
 
     def _use(self) -> None:
-        """Start the application until it has done everything; in the end once more, with nothing but checkpoint and Kafka."""
+        """Start the application until all its work is done; then once more, with only the checkpoint and Kafka."""
         self._start_until_done()
         self.faults.over = True
         self.scheduler.step("waits for what is left", lambda: not self.running_attempts())
@@ -261,7 +261,7 @@ class World:
         self.broker.closing = True
 
     def running_attempts(self) -> list[Actor]:
-        """Return the attempts that are at work."""
+        """Return the actors of the attempts that are running."""
         return [actor for actor in self.scheduler.actors if actor in self.placed]
 
     def _start_until_done(self) -> None:
@@ -306,7 +306,7 @@ class World:
         attempt = self.attempts[actor] = Attempt(actor)
         return attempt
 
-    # The end.
+    # Checks at the end.
 
     def _check(self) -> None:
         once = self.scene.exactly_once
@@ -329,13 +329,13 @@ class World:
                     continue
                 manifest, _ = decode_manifest(bytes(state[(group,)][0]))
                 segments = SimpleNamespace(getValue=lambda key, g=group, s=state: s.get((g, *key)))
-                copy = _Collected()
+                copy = _RestoredCopy()
                 statelog.StateLog(segments, task).restore(manifest, copy)  # type: ignore[arg-type]
                 found.update(copy.stores.open(STORE).scan(None, None))
         return found
 
 
-class _Collected:
+class _RestoredCopy:
     """A copy that is restored for the checks."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Types that mypy and pyright see in joins: of results, through lambdas, and what they refuse. Checked by `make check`, never run.
+"""Types that mypy and pyright infer for joins, and calls that they must refuse. `make check` checks this file; it never runs.
 
-A line that they must refuse says so with an ignore; one that either does not refuse any more is an unused ignore, which is an error.
+A line that both must refuse has a `type: ignore`. If one of them accepts the line, it reports an unused ignore, which is an error.
 """
 
 from __future__ import annotations

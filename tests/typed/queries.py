@@ -1,7 +1,4 @@
-"""Types that mypy and pyright see in queries of stores; how to read it is said in `joins.py`.
-
-A line with `type: ignore` must be refused: an ignored error that is missing is an error, too.
-"""
+"""Types that mypy and pyright infer for queries of stores; `joins.py` explains how to read this file."""
 
 from __future__ import annotations
 

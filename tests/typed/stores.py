@@ -1,4 +1,4 @@
-"""Types that mypy and pyright see in the stores of processors; how to read it is said in `joins.py`."""
+"""Types that mypy and pyright infer for the stores of processors; `joins.py` explains how to read this file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ mocked = ms.testing.MockProcessorContext(stores=[COUNTS])
 assert_type(mocked.state_store(COUNTS), ms.stores.KeyValueStore[str, int])
 
 
-# The stores of a task have the interfaces.
+# The stores of a task implement the public interfaces.
 
 
 def key_value_store(store: keyvalue.KeyValueStore[str, int]) -> ms.stores.KeyValueStore[str, int]:

@@ -1,4 +1,4 @@
-"""Types that mypy and pyright see in operators, groupings and windows; how to read it is said in `joins.py`."""
+"""Types that mypy and pyright infer for operators, groupings and windows; `joins.py` explains how to read this file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def halves(value: int) -> list[float]:
     return [value / 2, value / 2]
 
 
-# Operators without state.
+# Stateless operators.
 
 assert_type(orders, ms.KStream[str, int])
 assert_type(orders.filter(lambda key, value: key > "a" and value > 1), ms.KStream[str, int])
@@ -57,7 +57,7 @@ orders.map_values(lambda value: value.upper())  # type: ignore[attr-defined]
 orders.filter(lambda key, value: key + value)  # type: ignore[operator]
 orders.merge(orders.map_values(str))  # type: ignore[arg-type]
 
-# Calls of the outside world.
+# Asynchronous operators.
 
 
 async def price(value: int) -> float:

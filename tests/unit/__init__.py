@@ -1,1 +1,1 @@
-"""Unit tests: values in, values out; the folders are those of src/millstream."""
+"""Unit tests, in the same folders as the modules of src/millstream."""

@@ -1,4 +1,4 @@
-"""Bits that flip in files: how many a test tries, and how. ``MILLSTREAM_TEST_FLIPS=1000`` for the long form."""
+"""Flips bits in files. ``MILLSTREAM_TEST_FLIPS`` is the number of flips of a test, for example 1000 in a long run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child of the test process, as a process pool of a user's program has."""
+"""A forked child of the test process, like those of a process pool in a user's program."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 @contextmanager
 def forked_child() -> Iterator[None]:
     """Fork a child that runs until the end of the block."""
-    runs, tells = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tells, b"!")
+        os.write(write_end, b"!")
         signal.pause()
         os._exit(0)
     try:
-        os.read(runs, 1)
+        os.read(read_end, 1)
         yield
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(runs)
-        os.close(tells)
+        os.close(read_end)
+        os.close(write_end)

@@ -1,4 +1,4 @@
-"""A small file system in memory, mounted in a user namespace of its own; where that is not allowed, a test is skipped."""
+"""A small file system in memory, mounted in a separate user namespace. A test is skipped where that is not allowed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def run_on_small_disk(directory: Path, work: str, size: str = "8m") -> str:
     Returns:
         What it wrote to standard output.
     """
-    alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    in_namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     mount = f"mount -t tmpfs -o size={size} tmpfs {directory}"
     try:
-        subprocess.run([*alone, mount], check=True, capture_output=True)
+        subprocess.run([*in_namespace, mount], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system can be mounted here: {error}")
-    command = [*alone, f'{mount} && exec "$@"', "sh", sys.executable, "-c", work, str(directory)]
+    command = [*in_namespace, f'{mount} && exec "$@"', "sh", sys.executable, "-c", work, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

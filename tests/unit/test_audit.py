@@ -26,7 +26,9 @@ WORSE = {"name": "uvloop", "version": "0.1", "vulns": [{"id": "PYSEC-2", "fix_ve
         ([BAD, SKIPPED], 1, "They are: rich"),
     ],
 )
-def test_what_was_found_is_reported(found: list[dict[str, Any]], code: int, expected: str) -> None:
+def test_findings_and_skipped_packages_are_reported(
+    found: list[dict[str, Any]], code: int, expected: str
+) -> None:
     ended, lines = JUDGED(found, "pypi")
     assert ended == code
     assert any(expected in line for line in lines), lines

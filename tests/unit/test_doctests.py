@@ -23,11 +23,11 @@ def run(name: str, **more: object) -> doctest.TestResults:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name not in NEED_A_BROKER])
-def test_examples_are_true(name: str) -> None:
+def test_docstring_examples_pass(name: str) -> None:
     assert run(name).failed == 0
 
 
-def test_there_are_examples() -> None:
+def test_the_package_has_docstring_examples() -> None:
     finder = doctest.DocTestFinder(exclude_empty=True)
     found = [
         test for name in MODULES for test in finder.find(importlib.import_module(name), name) if test.examples
@@ -37,6 +37,6 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("name", sorted(NEED_A_BROKER))
-def test_examples_that_need_a_broker_are_true(name: str, kafka: EmbeddedKafka) -> None:
+def test_docstring_examples_that_need_a_broker_pass(name: str, kafka: EmbeddedKafka) -> None:
     kafka.create_topic("clicks")
     assert run(name, kafka=kafka).failed == 0

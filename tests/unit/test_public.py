@@ -17,7 +17,7 @@ import pytest
 import millstream as ms
 
 SKIPPED = {"millstream.edge.daemon"}
-"""Runs as a program: it speaks to Spark when it is started."""
+"""These modules run as programs, which connect to Spark when they start."""
 MODULES = sorted(
     info.name
     for info in pkgutil.walk_packages(ms.__path__, "millstream.")
@@ -26,7 +26,7 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", ms.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(ms, name) is not None
 
 
@@ -38,7 +38,7 @@ def test_dir_lists_every_public_name() -> None:
     assert set(ms.__all__) <= set(dir(ms))
 
 
-def test_an_unknown_name_is_reported_as_python_does() -> None:
+def test_an_unknown_name_raises_the_usual_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'millstream' has no attribute 'Strem'"):
         _ = ms.Strem
 

@@ -1,4 +1,4 @@
-"""The topologies of `DescribeNames.java`, built with Millstream: one function per heading of `names.txt`."""
+"""The topologies of `DescribeNames.java`, built with Millstream: one function per section of `names.txt`."""
 
 from __future__ import annotations
 

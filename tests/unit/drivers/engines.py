@@ -20,9 +20,9 @@ class Engine:
     """An engine of local copies.
 
     Attributes:
-        name: As the setting has it.
+        name: Its name in the settings.
         opener: Opens a copy.
-        outlives: Whether a copy outlives the process that made it.
+        outlives: Whether a copy outlives the process that created it.
         counts: Whether ``approximate_count`` is exact.
         opened: The copies that this process has open.
     """
@@ -37,7 +37,7 @@ class Engine:
         return self.opener(directory, memory_bytes)
 
     def die(self, directory: str) -> None:
-        """Do what the end of the process does to the copy."""
+        """Simulate the end of the process that has opened the copy."""
         copy = self.opened.pop(directory, None)
         if copy is not None:
             copy.close_view()

@@ -1,4 +1,4 @@
-"""Stand-ins for Spark's state and for a running process in tests of state: a map, and a copy that is cut off."""
+"""Fakes for tests of state: Spark's map state, and a local copy whose process dies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MapState:
 
 
 class CutOffError(Exception):
-    """The process is gone."""
+    """The process has died."""
 
 
 class MortalCopy:

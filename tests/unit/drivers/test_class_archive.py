@@ -57,18 +57,18 @@ def archive_of(java: str, jars: Path) -> ClassArchive:
 
 
 def note(archive: ClassArchive, classes: str = "java/lang/Object\ncut off in the mid") -> None:
-    """Behave like a JVM that should record its classes and is killed."""
+    """Record loaded classes like a JVM that is killed while it writes them."""
     (option,) = archive.options(note=True)
     Path(option.removeprefix("-XX:DumpLoadedClassList=")).write_text(classes)
 
 
-def made(archive: ClassArchive) -> Path:
-    """Make the archive and wait until the lock is free again."""
+def create_and_wait(archive: ClassArchive) -> Path:
+    """Create the archive and wait until the lock is free again."""
     archive.make("the/class/path")
-    return awaited(archive)
+    return wait_for_archive(archive)
 
 
-def awaited(archive: ClassArchive) -> Path:
+def wait_for_archive(archive: ClassArchive) -> Path:
     deadline = time.monotonic() + 60
     while (lock := locked(archive.file.parent / "program.lock")) is None:
         assert time.monotonic() < deadline
@@ -77,11 +77,11 @@ def awaited(archive: ClassArchive) -> Path:
     return archive.file
 
 
-def test_the_next_jvm_uses_what_was_made_of_the_notes_of_the_first(java: str, jars: Path) -> None:
+def test_the_next_jvm_uses_an_archive_of_the_classes_that_the_first_one_loaded(java: str, jars: Path) -> None:
     archive = archive_of(java, jars)
     assert archive.options() == []
     note(archive)
-    file = made(archive)
+    file = create_and_wait(archive)
     assert file.read_text() == "java/lang/Object\n"
     options = archive_of(java, jars).options(note=True)
     assert {f"-XX:SharedArchiveFile={file}", "-XX:+VerifySharedSpaces"} <= set(options)
@@ -89,7 +89,7 @@ def test_the_next_jvm_uses_what_was_made_of_the_notes_of_the_first(java: str, ja
     assert sorted(each.name for each in file.parent.iterdir()) == sorted([file.name, "program.lock"])
 
 
-def test_there_is_one_for_each_java_and_for_each_state_of_the_jars(java: str, jars: Path) -> None:
+def test_each_java_version_and_each_state_of_the_jars_has_its_own_archive(java: str, jars: Path) -> None:
     files = [archive_of(java, jars).file]
     (jars / "two.jar").write_text("two")
     files.append(archive_of(java, jars).file)
@@ -104,36 +104,36 @@ def test_there_is_one_for_each_java_and_for_each_state_of_the_jars(java: str, ja
     assert archive_of(java, jars).file == files[-1]
 
 
-def test_what_cannot_be_made_is_not_tried_again(java: str, jars: Path, tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_created_is_not_tried_again(java: str, jars: Path, tmp_path: Path) -> None:
     (tmp_path / "fails").touch()
     archive = archive_of(java, jars)
     note(archive)
-    assert made(archive).stat().st_size == 0
+    assert create_and_wait(archive).stat().st_size == 0
     assert archive_of(java, jars).options(note=True) == []
 
 
-def test_two_programs_at_once_make_it_once(java: str, jars: Path) -> None:
+def test_two_concurrent_programs_create_one_archive(java: str, jars: Path) -> None:
     first, second = archive_of(java, jars), archive_of(java, jars)
     note(first, "first\n")
     note(second, "second\n")
     first.make("")
     second.make("")
-    assert awaited(first).read_text() == "first\n"
+    assert wait_for_archive(first).read_text() == "first\n"
     second.make("")
-    assert awaited(second).read_text() == "first\n"
+    assert wait_for_archive(second).read_text() == "first\n"
 
 
-def test_what_a_killed_maker_left_is_removed(java: str, jars: Path) -> None:
+def test_partial_files_of_a_killed_process_are_removed(java: str, jars: Path) -> None:
     archive = archive_of(java, jars)
     note(archive)
     archive.file.parent.mkdir(parents=True)
     for name in ("program-0.partial", "program-0.classes"):
         (archive.file.parent / name).touch()
-    file = made(archive)
+    file = create_and_wait(archive)
     assert {each.suffix for each in file.parent.iterdir()} == {".jsa", ".lock"}
 
 
-def test_the_last_three_used_are_kept(java: str, jars: Path) -> None:
+def test_the_three_most_recently_used_archives_are_kept(java: str, jars: Path) -> None:
     archive = archive_of(java, jars)
     note(archive)
     archive.file.parent.mkdir(parents=True)
@@ -142,28 +142,28 @@ def test_the_last_three_used_are_kept(java: str, jars: Path) -> None:
         old.touch()
         os.utime(old, (1_000_000 - age, 1_000_000 - age))
     (archive.file.parent / "other-0.jsa").touch()
-    file = made(archive)
+    file = create_and_wait(archive)
     assert sorted(each.name for each in file.parent.glob("*.jsa")) == sorted(
         ["other-0.jsa", "program-0.jsa", "program-1.jsa", file.name]
     )
 
 
-def test_one_that_is_used_counts_as_used(java: str, jars: Path) -> None:
+def test_using_an_archive_updates_its_modification_time(java: str, jars: Path) -> None:
     archive = archive_of(java, jars)
     note(archive)
-    os.utime(made(archive), (1, 1))
+    os.utime(create_and_wait(archive), (1, 1))
     assert archive.options()
     assert archive.file.stat().st_mtime > 1
 
 
-def test_a_directory_that_others_may_write_to_is_not_trusted(java: str, jars: Path) -> None:
+def test_a_directory_that_others_can_write_to_is_not_trusted(java: str, jars: Path) -> None:
     archive = archive_of(java, jars)
     note(archive)
-    made(archive).parent.chmod(0o777)
+    create_and_wait(archive).parent.chmod(0o777)
     assert archive.options(note=True) == []
 
 
-def test_a_cache_that_cannot_be_written_stops_nobody(
+def test_a_cache_that_cannot_be_written_is_ignored(
     java: str, jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -175,22 +175,24 @@ def test_a_cache_that_cannot_be_written_stops_nobody(
 
 
 @pytest.mark.parametrize("word", ["off", "FALSE", "0", "no"])
-def test_it_can_be_switched_off(java: str, jars: Path, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_archives_can_be_switched_off(
+    java: str, jars: Path, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = archive_of(java, jars)
     note(archive)
-    made(archive)
+    create_and_wait(archive)
     monkeypatch.setenv("MILLSTREAM_CLASS_ARCHIVES", word)
     assert archive_of(java, jars).options(note=True) == []
 
 
 @pytest.mark.parametrize("release", [None, 'JVM_VARIANT="Openj9"\n'])
-def test_other_javas_run_without(java: str, jars: Path, release: str | None) -> None:
+def test_other_java_runtimes_run_without_a_class_archive(java: str, jars: Path, release: str | None) -> None:
     about = Path(java).parents[1] / "release"
     about.unlink() if release is None else about.write_text(release)
     assert archive_of(java, jars).options(note=True) == []
 
 
-def test_it_is_made_though_the_program_has_ended(java: str, jars: Path) -> None:
+def test_an_archive_is_created_even_if_the_program_has_ended(java: str, jars: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from millstream.drivers.class_archive import ClassArchive\n"
@@ -203,4 +205,4 @@ def test_it_is_made_though_the_program_has_ended(java: str, jars: Path) -> None:
         [sys.executable, "-W", "error", "-c", program, java, str(jars)], capture_output=True, timeout=60
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
-    assert awaited(archive_of(java, jars)).read_text() == "noted\n"
+    assert wait_for_archive(archive_of(java, jars)).read_text() == "noted\n"

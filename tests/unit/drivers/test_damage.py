@@ -1,7 +1,7 @@
 """Flipped bits: a damaged copy never returns wrong values, and never prevents the next start.
 
-Each case makes a copy with random commits, flips a random bit of a random file of it, and continues as a new process
-would, with the log available: what is read is compared with the model. ``MILLSTREAM_TEST_FLIPS=1000`` for the long form.
+Each case creates a copy with random commits, flips a random bit in one of its files, and continues like a new process
+that has the log. The content that it reads is compared with a model. ``MILLSTREAM_TEST_FLIPS=1000`` is for long runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STORES = ("s", "t", "u/1")
 Content = dict[str, dict[bytes, bytes]]
 
 
-class Damaged:
+class DamagedCopyCase:
     """A copy with content, its log, and the model of what it holds."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
@@ -75,7 +75,7 @@ class Damaged:
         return copy
 
     def flip(self, files: Callable[[Path], bool] = lambda _: True) -> Path:
-        """Flip a bit somewhere: large files have it more often than small ones."""
+        """Flip a random bit. Large files are chosen more often than small ones."""
         found = [path for path in sorted(Path(self.directory).rglob("*")) if path.is_file() and files(path)]
         sizes = [path.stat().st_size for path in found]
         (path,) = self.random.choices(found, [size + 500 if size else 0 for size in sizes])
@@ -85,7 +85,7 @@ class Damaged:
         return path
 
     def read(self) -> Content:
-        """Read everything, by scans both ways and key by key; a batch that finds damage begins anew, once."""
+        """Read everything by scans in both directions and key by key. If damage is detected, start again once."""
         try:
             return self._read()
         except DamagedCopyError:
@@ -110,10 +110,12 @@ class Damaged:
 
 @pytest.mark.timeout(60 + 2 * FLIPS)
 @pytest.mark.parametrize("name", ["lmdb", "rocksdb"])
-def test_of_a_copy_flip(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_flipped_bits_of_a_copy_never_return_wrong_values(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     engine, outcomes = COPIES[name], Counter[str]()
     for seed in range(FLIPS if name == "lmdb" else FLIPS // 3):
-        case = Damaged(engine, seed)
+        case = DamagedCopyCase(engine, seed)
         try:
             if case.random.random() < 0.5:
                 case.opened().close_view()  # else the last batch is parked
@@ -135,10 +137,10 @@ def test_of_a_copy_flip(name: str, caplog: pytest.LogCaptureFixture) -> None:
     assert any("found" in outcome for outcome in outcomes)
 
 
-def test_under_a_copy_that_is_open_are_found_with_the_row(tmp_path: Path) -> None:
-    """Bytes change while LMDB has the file mapped; a function that goes on in spite of the error changes nothing."""
+def test_a_flipped_bit_under_an_open_copy_is_detected_when_its_row_is_read(tmp_path: Path) -> None:
+    """Bytes change while LMDB has the file mapped. A function that ignores the error changes nothing."""
     engine = COPIES["lmdb"]
-    case = Damaged(engine, 1)
+    case = DamagedCopyCase(engine, 1)
     shutil.rmtree(case.directory)
     case.directory = str(tmp_path / "task")
     copy = case.opened()

@@ -1,7 +1,7 @@
 """A full disk below the local copies: a clear error, no damage, and work continues once there is space again.
 
-The disk is a small file system in memory, mounted in a user namespace of its own; where that is not allowed, the test is
-skipped. A limit on the size of files stands in for it too: that works everywhere.
+The disk is a small file system in memory, mounted in its own user namespace. Where that is not allowed, the test is
+skipped. Another test limits the size of files instead, which works everywhere.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ print("went on after batch", failed)
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "memory"])
-def test_files_that_must_not_grow(engine: str, tmp_path: Path) -> None:
+def test_work_continues_after_files_could_not_grow(engine: str, tmp_path: Path) -> None:
     directory = str(tmp_path / "task")
     work = (_SETUP + _LIMITED).format(engine=engine, directory=directory)
     if engine == "memory":  # its file does not grow: writing the parked changes fails
@@ -104,7 +104,7 @@ def test_files_that_must_not_grow(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "rocksdb", "memory"])
-def test_a_disk_without_room(engine: str, tmp_path: Path) -> None:
+def test_work_continues_after_the_disk_was_full(engine: str, tmp_path: Path) -> None:
     mounted = tmp_path / "disk"
     mounted.mkdir()
     work = (_SETUP + _SMALL).format(engine=engine, directory=str(mounted / "task"))

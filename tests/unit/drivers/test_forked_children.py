@@ -1,4 +1,4 @@
-"""A process that ends with its standard input ends with the program, although a child of the program lives."""
+"""A process that ends when its standard input closes also ends if the program is killed while its children are alive."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from millstream.drivers.spark.driver.launch import end_jvm_with_program
 from unit.forks import forked_child
 
 
-def test_a_jvm_ends_although_a_child_of_the_program_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After kill -9 of a program with a process pool, its JVM went on running until somebody ended the pool."""
+def test_the_jvm_ends_with_the_program_even_if_a_child_process_is_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After kill -9 of a program with a process pool, its JVM used to run until the pool ended."""
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     ) as jvm:

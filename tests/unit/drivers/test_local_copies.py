@@ -43,7 +43,7 @@ def content(copy: LocalCopy, store: str = "s") -> list[tuple[bytes, bytes]]:
 
 
 class TestVersions:
-    def test_a_new_copy_has_none(self, copy: LocalCopy) -> None:
+    def test_a_new_copy_has_no_version(self, copy: LocalCopy) -> None:
         assert copy.version() is None
         assert copy.why_empty().startswith("the local copy is missing")
 
@@ -64,20 +64,20 @@ class TestVersions:
         copy.apply({}, version)
         assert copy.version() == version
 
-    def test_wiping_leaves_nothing(self, copy: LocalCopy) -> None:
+    def test_wiping_removes_the_version_and_the_content(self, copy: LocalCopy) -> None:
         copy.apply({"s": [(b"a", b"1")], "t/1": [(b"a", b"1")]}, FIRST)
         copy.wipe()
         assert (copy.version(), content(copy), copy.names()) == (None, [], frozenset())
         copy.apply({"s": [(b"b", b"2")]}, SECOND)
         assert (copy.version(), content(copy)) == (SECOND, [(b"b", b"2")])
 
-    def test_a_store_may_have_any_name_a_store_can_have(self, copy: LocalCopy) -> None:
+    def test_a_copy_accepts_every_valid_name_of_a_store(self, copy: LocalCopy) -> None:
         for name in ("millstream.meta", "version", "name", "default", "s" * 249):
             copy.apply({name: [(b"a", name.encode())]}, FIRST)
             assert (copy.version(), content(copy, name)) == (FIRST, [(b"a", name.encode())])
 
     def test_many_changes_are_one_version(self, copy: LocalCopy) -> None:
-        """More than one transaction of an engine may hold."""
+        """There are more changes than one transaction of an engine can hold."""
         changes = [(b"%07d" % n, b"x" * 50) for n in range(60_000)]
         copy.apply({"s": changes[::-1], "t": changes[:10]}, FIRST)
         assert (copy.version(), content(copy), len(content(copy, "t"))) == (FIRST, changes, 10)
@@ -86,7 +86,7 @@ class TestVersions:
 
 
 class TestViews:
-    def test_show_what_was_written_before(self, copy: LocalCopy) -> None:
+    def test_show_the_content_that_was_written(self, copy: LocalCopy) -> None:
         copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"2")]}, FIRST)
         view = copy.open_view()
         assert [view.open(name).get(b"a") for name in ("s", "t")] == [b"1", b"2"]
@@ -96,7 +96,7 @@ class TestViews:
         assert content(copy, "new") == []
         assert "new" not in copy.names()
 
-    def test_may_be_closed_when_none_is_open(self, copy: LocalCopy) -> None:
+    def test_can_be_closed_when_none_is_open(self, copy: LocalCopy) -> None:
         copy.close_view()
         copy.open_view()
         copy.close_view()
@@ -112,7 +112,7 @@ class TestViews:
         assert len(content(copy)) == 8
         del reader, scan
 
-    def test_take_keys_of_any_length_as_bounds(self, copy: LocalCopy) -> None:
+    def test_accept_keys_of_any_length_as_bounds(self, copy: LocalCopy) -> None:
         copy.apply({"s": [(b"a" * 500, b"1"), (b"b", b"2")]}, FIRST)
         reader = copy.open_view().open("s")
         assert reader.get(b"a" * 5000) is None
@@ -122,19 +122,19 @@ class TestViews:
 
 
 class TestDroppedByteStores:
-    def test_are_gone_with_the_version(self, copy: LocalCopy) -> None:
+    def test_are_removed_with_the_version_that_drops_them(self, copy: LocalCopy) -> None:
         copy.apply({"s/1": [(b"a", b"1")], "s/2": [(b"a", b"2")]}, FIRST)
         copy.apply({"s/3": [(b"a", b"3")]}, SECOND, ["s/1", "never"])
         assert (copy.version(), copy.names()) == (SECOND, {"s/2", "s/3"})
         assert [content(copy, f"s/{n}") for n in (1, 2, 3)] == [[], [(b"a", b"2")], [(b"a", b"3")]]
 
-    def test_can_come_back_empty(self, copy: LocalCopy) -> None:
+    def test_are_empty_when_they_are_created_again(self, copy: LocalCopy) -> None:
         copy.apply({"s/1": [(b"a", b"1")]}, FIRST)
         copy.apply({}, SECOND, ["s/1"])
         copy.apply({"s/1": [(b"b", b"2")]}, THIRD)
         assert content(copy, "s/1") == [(b"b", b"2")]
 
-    def test_one_after_the_other(self, copy: LocalCopy) -> None:
+    def test_can_be_dropped_one_after_the_other(self, copy: LocalCopy) -> None:
         for number in range(100):
             copy.apply({f"s/{number}": [(b"a", b"%d" % number)]}, Version(number, "t"), [f"s/{number - 5}"])
         assert copy.names() == {f"s/{number}" for number in range(95, 100)}
@@ -142,26 +142,26 @@ class TestDroppedByteStores:
 
 
 class TestParkedChanges:
-    def test_are_of_exactly_one_version(self, copy: LocalCopy) -> None:
+    def test_belong_to_exactly_one_version(self, copy: LocalCopy) -> None:
         copy.park(SECOND, segments_by_store({"s": [(b"a", b"1"), (b"b", None)], "t": []}), ["u/1"])
         assert copy.parked(SECOND) == ParkedChanges({"s": [(b"a", b"1"), (b"b", None)], "t": []}, ["u/1"])
         assert [copy.parked(v) for v in (FIRST, Version(2, "other"), THIRD)] == [None, None, None]
 
-    def test_of_several_attempts_lie_side_by_side(self, copy: LocalCopy) -> None:
+    def test_of_several_attempts_are_kept_separately(self, copy: LocalCopy) -> None:
         copy.park(SECOND, segments_by_store({"s": [(b"a", b"1")]}))
         copy.park(Version(2, "again"), segments_by_store({"s": [(b"a", b"2")]}))
         copy.park(SECOND, segments_by_store({"s": [(b"a", b"3")]}))
         found = [copy.parked(version) for version in (SECOND, Version(2, "again"))]
         assert [parked and parked.changes["s"] for parked in found] == [[(b"a", b"3")], [(b"a", b"2")]]
 
-    def test_of_long_ago_are_removed(self, engine: Engine, copy: LocalCopy) -> None:
+    def test_of_old_versions_are_removed(self, engine: Engine, copy: LocalCopy) -> None:
         for number in range(1, 101):
             copy.park(Version(number, "t"), {})
         kept = [number for number in range(1, 101) if copy.parked(Version(number, "t")) is not None]
         assert kept == list(range(99, 101) if engine.outlives else range(69, 101))
 
     @pytest.mark.parametrize("size", [0, 1, 4, 10, 60, 80])
-    def test_that_were_cut_off_are_not_there(
+    def test_that_were_truncated_are_ignored(
         self, copy: LocalCopy, tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         copy.park(SECOND, segments_by_store({"s": [(b"a", b"1")]}), ["u/1"])
@@ -173,9 +173,7 @@ class TestParkedChanges:
         assert "parked changes" in caplog.text
 
     @pytest.mark.parametrize("position", [0, 5, 30, -1])
-    def test_that_were_written_over_are_not_there(
-        self, copy: LocalCopy, tmp_path: Path, position: int
-    ) -> None:
+    def test_that_were_overwritten_are_ignored(self, copy: LocalCopy, tmp_path: Path, position: int) -> None:
         copy.park(SECOND, segments_by_store({"s": [(b"a", b"1")]}))
         (file,) = (tmp_path / "task").glob("parked-*")
         damaged = bytearray(file.read_bytes())
@@ -185,16 +183,16 @@ class TestParkedChanges:
 
 
 class TestDirectories:
-    @pytest.mark.parametrize("made_again", [False, True])
-    def test_that_were_taken_away_hold_an_empty_copy(
-        self, engine: Engine, tmp_path: Path, made_again: bool
+    @pytest.mark.parametrize("recreated", [False, True])
+    def test_that_were_deleted_hold_an_empty_copy(
+        self, engine: Engine, tmp_path: Path, recreated: bool
     ) -> None:
         directory = str(tmp_path / "task")
         copy = engine.open(directory)
         copy.apply({"s": [(b"a", b"1")]}, FIRST)
         copy.close_view()
         shutil.rmtree(directory)
-        if made_again:
+        if recreated:
             os.mkdir(directory)
         again = engine.open(directory)
         if engine.outlives:
@@ -204,19 +202,19 @@ class TestDirectories:
         assert engine.open(directory) is again
         assert (again.parked(THIRD), content(again)) == (ParkedChanges({}, []), [(b"a", b"2")])
 
-    def test_that_cannot_be_made_are_reported(self, engine: Engine, tmp_path: Path) -> None:
+    def test_that_cannot_be_created_are_reported(self, engine: Engine, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(
             StoreError, match=r"the local copy in .*/file/task cannot be used: .* the setting state_dir"
         ):
             engine.open(str(tmp_path / "file" / "task")).version()
 
-    def test_that_are_gone_cannot_be_parked_in(self, copy: LocalCopy, tmp_path: Path) -> None:
+    def test_that_are_missing_cannot_hold_parked_changes(self, copy: LocalCopy, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "task", ignore_errors=True)
         with pytest.raises(StoreError, match=r"cannot be used: .*No such file"):
             copy.park(FIRST, {})
 
-    def test_of_another_boot_are_thrown_away(self, engine: Engine, tmp_path: Path) -> None:
+    def test_of_an_earlier_boot_are_discarded(self, engine: Engine, tmp_path: Path) -> None:
         """Nothing is ever synced, so after a crash of the operating system nothing in the directory can be trusted."""
         directory = str(tmp_path / "task")
         copy = engine.open(directory)
@@ -230,9 +228,7 @@ class TestDirectories:
         if engine.outlives:
             assert "before the operating system was restarted" in after.why_empty()
 
-    def test_with_rubbish_in_the_place_of_the_files_hold_an_empty_copy(
-        self, engine: Engine, tmp_path: Path
-    ) -> None:
+    def test_with_garbage_in_their_files_hold_an_empty_copy(self, engine: Engine, tmp_path: Path) -> None:
         directory = str(tmp_path / "task")
         engine.open(directory).apply({"s": [(b"%d" % n, b"1") for n in range(1000)]}, FIRST)
         engine.die(directory)
@@ -246,7 +242,7 @@ class TestDirectories:
         copy.apply({"s": [(b"a", b"2")]}, SECOND)
         assert content(copy) == [(b"a", b"2")]
 
-    def test_with_files_that_were_cut_off_hold_an_empty_copy(self, engine: Engine, tmp_path: Path) -> None:
+    def test_with_truncated_files_hold_an_empty_copy(self, engine: Engine, tmp_path: Path) -> None:
         directory = str(tmp_path / "task")
         engine.open(directory).apply({"s": [(b"%d" % n, b"x" * 99) for n in range(9000)]}, FIRST)
         engine.die(directory)
@@ -270,22 +266,22 @@ class TestProcesses:
         assert done.returncode in (0, 9), done.stderr
         return done.stdout
 
-    def test_in_turn_see_what_the_others_wrote(self, engine: Engine, tmp_path: Path) -> None:
+    def test_that_take_turns_see_the_changes_of_each_other(self, engine: Engine, tmp_path: Path) -> None:
         directory = str(tmp_path / "task")
         copy = engine.open(directory)
         copy.apply({"s": [(b"a", b"1")]}, FIRST)
         copy.close_view()
-        said = self.run(
+        output = self.run(
             engine,
             directory,
             "print(copy.version())\ncopy.apply({'s': [(b'a', b'2')]}, Version(2, 'bb'))\ncopy.close_view()",
         )
-        assert said == (f"{FIRST}\n" if engine.outlives else "None\n")
+        assert output == (f"{FIRST}\n" if engine.outlives else "None\n")
         assert (copy.version(), content(copy)) == (
             (SECOND, [(b"a", b"2")]) if engine.outlives else (FIRST, [(b"a", b"1")])
         )
 
-    def test_that_die_leave_an_earlier_version_whole(self, engine: Engine, tmp_path: Path) -> None:
+    def test_that_die_leave_an_earlier_version_intact(self, engine: Engine, tmp_path: Path) -> None:
         directory = str(tmp_path / "task")
         self.run(
             engine,

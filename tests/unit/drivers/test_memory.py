@@ -16,7 +16,7 @@ from .engines import COPIES, Engine
 
 BOUND = 32 << 20
 FIXED = 24 << 20
-"""What a process takes beside what the bound is for: libraries that come with an engine, and the changes that are written."""
+"""Memory that the bound does not cover: the libraries of an engine, and the changes that are written."""
 
 _WORK = """
 import sys, random
@@ -53,7 +53,9 @@ print(most)
 
 @pytest.mark.skipif(not LINUX, reason="pages are given back on Linux only")
 @pytest.mark.parametrize("name", ["lmdb", "rocksdb"])
-def test_a_copy_that_is_larger_than_its_memory_stays_within_it(name: str, tmp_path: Path) -> None:
+def test_a_copy_that_is_larger_than_its_memory_limit_stays_within_the_limit(
+    name: str, tmp_path: Path
+) -> None:
     work = _WORK.format(engine=name, directory=str(tmp_path / "task"), bound=BOUND)
     done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -62,7 +64,7 @@ def test_a_copy_that_is_larger_than_its_memory_stays_within_it(name: str, tmp_pa
     assert int(done.stdout) < BOUND + FIXED
 
 
-def test_stores_in_memory_that_outgrow_it_are_refused(tmp_path: Path) -> None:
+def test_stores_in_memory_that_exceed_the_limit_are_refused(tmp_path: Path) -> None:
     engine: Engine = COPIES["memory"]
     copies = [engine.open(str(tmp_path / name), 1 << 20) for name in ("one", "two")]
     entries = [(b"%d" % n, b"x" * 1000) for n in range(500)]

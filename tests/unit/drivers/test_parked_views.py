@@ -49,7 +49,7 @@ def test_changes_of_many_pieces_are_scanned_in_both_directions() -> None:
     )
 
 
-def test_changes_in_several_segments_are_one_order() -> None:
+def test_changes_in_several_segments_are_scanned_in_key_order() -> None:
     changes = [(b"%05d" % number, bytes(1000)) for number in range(5_000)]
     segments = [segment for _, _, segment in segments_of(changes)]
     assert len(segments) > 1

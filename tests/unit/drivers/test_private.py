@@ -38,20 +38,20 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_directory_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_directory_is_private_regardless_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         private.make_private(tmp_path / "state" / "app")
-        made = private.private_directory()
+        private_dir = private.private_directory()
     finally:
         os.umask(before)
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "state" / "app", made)] == [
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "state" / "app", private_dir)] == [
         0o700,
         0o700,
     ]
 
 
-def test_local_copies_are_closed_to_others_where_only_executors_run(tmp_path: Path) -> None:
+def test_local_copies_are_private_on_hosts_where_only_executors_run(tmp_path: Path) -> None:
     spec = CopiesSpec(str(tmp_path / "app" / "tasks"), {"memory": open_local_copy}, {"s": "memory"}, 1 << 20)
     before = os.umask(0)
     try:
@@ -74,23 +74,23 @@ def test_a_directory_that_belongs_to_another_user_is_not_used(
         spec.open_copy("memory", f"{spec.directory}/0_0/memory")
 
 
-def test_a_directory_that_was_open_is_closed(tmp_path: Path) -> None:
+def test_a_directory_that_was_open_to_others_becomes_private(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir(mode=0o755)
     private.make_private(tmp_path / "app")
     assert stat.S_IMODE((tmp_path / "app").stat().st_mode) == 0o700
 
 
-def test_a_long_path_of_temporary_files_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_path_for_temporary_files_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private, "_LONGEST", 40)
     deep = tmp_path / ("d" * 40)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    made = private.private_directory()
-    made.rmdir()
-    assert made.parent == Path("/tmp")
+    private_dir = private.private_directory()
+    private_dir.rmdir()
+    assert private_dir.parent == Path("/tmp")
 
 
-def test_spark_takes_a_private_directory_however_long_the_path_of_temporary_files_is(
+def test_a_private_directory_is_short_enough_for_spark_with_any_path_for_temporary_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(private, "_LONGEST", LONGEST)
@@ -104,7 +104,7 @@ def test_spark_takes_a_private_directory_however_long_the_path_of_temporary_file
         assert len(str(directory)) <= 60
 
 
-def test_all_that_follow_a_link_find_one_directory(tmp_path: Path) -> None:
+def test_all_threads_that_follow_a_link_find_one_directory(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(private.directory_behind, [tmp_path / "link"] * 64))
     assert len(set(found)) == 1
@@ -112,7 +112,7 @@ def test_all_that_follow_a_link_find_one_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["gone", "open to others"])
-def test_a_link_to_what_cannot_be_used_is_made_again(tmp_path: Path, state: str) -> None:
+def test_a_link_to_an_unusable_directory_is_replaced(tmp_path: Path, state: str) -> None:
     first = private.directory_behind(tmp_path / "link")
     if state == "gone":
         first.rmdir()
@@ -130,11 +130,11 @@ def start_user(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
         text=True,
     )
     assert process.stdout is not None
-    # A long directory for temporary files is not used, so the process may have its own elsewhere.
+    # A long path for temporary files is not used, so the directory of the process may be elsewhere.
     return process, Path(process.stdout.readline().strip())
 
 
-def test_the_directory_of_a_process_is_locked_and_goes_with_it(tmp_path: Path) -> None:
+def test_the_directory_of_a_process_is_locked_and_removed_with_it(tmp_path: Path) -> None:
     process, directory = start_user(tmp_path)
     opened = os.open(directory, os.O_RDONLY)
     with pytest.raises(BlockingIOError):
@@ -144,7 +144,7 @@ def test_the_directory_of_a_process_is_locked_and_goes_with_it(tmp_path: Path) -
     assert not directory.exists()
 
 
-def test_what_a_killed_process_leaves_is_removed_and_what_lives_is_not() -> None:
+def test_only_the_directories_of_ended_processes_are_removed() -> None:
     short = Path(tempfile.mkdtemp(dir="/tmp"))
     killed, left = start_user(short)
     alive, used = start_user(short)

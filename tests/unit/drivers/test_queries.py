@@ -1,4 +1,4 @@
-"""Reading a local copy from another process: every committed state is seen whole, and no other."""
+"""Reading a local copy from another process: it shows committed states, each of them completely, and no others."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def worker(engine: str, tmp_path: Path) -> Iterator[Worker]:
-    made = Worker(engine, f"{tmp_path}/0_0/{engine}")
-    yield made
-    made.end()
+    task_worker = Worker(engine, f"{tmp_path}/0_0/{engine}")
+    yield task_worker
+    task_worker.end()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_each_committed_state_is_seen_before_and_after_it_is_applied(
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "rocksdb"], indirect=True)
-def test_a_state_that_the_copy_does_not_have_is_not_made_up(queries: CopyReader, worker: Worker) -> None:
+def test_a_state_that_the_copy_does_not_have_is_an_error(queries: CopyReader, worker: Worker) -> None:
     first = advanced(Manifest(), "first")
     second = advanced(first, "second")
     with pytest.raises(CopyMovedError):
@@ -134,7 +134,9 @@ def test_a_state_that_the_copy_does_not_have_is_not_made_up(queries: CopyReader,
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "rocksdb"], indirect=True)
-def test_the_newest_content_is_seen_until_it_is_asked_for_again(queries: CopyReader, worker: Worker) -> None:
+def test_the_newest_content_does_not_change_until_it_is_requested_again(
+    queries: CopyReader, worker: Worker
+) -> None:
     with pytest.raises(CopyMovedError):
         queries.newest()
     worker.do("apply", {"counts": [(b"a", b"1")]}, Version(7, "seven"))
@@ -151,16 +153,14 @@ def test_the_newest_content_is_seen_until_it_is_asked_for_again(queries: CopyRea
     queries.close()
 
 
-def test_nothing_was_written_yet(queries: CopyReader) -> None:
+def test_a_copy_that_was_never_written_is_empty(queries: CopyReader) -> None:
     assert content(queries.view(Manifest())) == {}
     with pytest.raises(CopyMovedError, match=r"does not exist yet|went from"):
         queries.view(advanced(Manifest(), "first"))
 
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
-def test_the_next_micro_batch_writes_content_that_is_kept_in_memory(
-    queries: CopyReader, worker: Worker
-) -> None:
+def test_content_in_memory_is_written_by_the_next_micro_batch(queries: CopyReader, worker: Worker) -> None:
     manifest = Manifest()
     for number in range(2 * PARKED_VERSIONS):
         if number:

@@ -13,24 +13,24 @@ CHANGES: list[tuple[bytes, bytes | None]] = [
 ]
 
 
-def test_is_read_as_written_in_key_order() -> None:
+def test_a_segment_is_read_as_written_in_key_order() -> None:
     assert decode(encode(CHANGES), "here") == sorted(CHANGES)
 
 
-def test_an_empty_value_is_no_deletion() -> None:
+def test_an_empty_value_is_not_a_deletion() -> None:
     assert decode(encode([(b"a", b""), (b"b", None)]), "here") == [(b"a", b""), (b"b", None)]
 
 
-def test_may_be_empty() -> None:
+def test_a_segment_may_be_empty() -> None:
     assert decode(encode([]), "here") == []
 
 
-def test_does_not_depend_on_the_order_of_the_changes() -> None:
+def test_a_segment_does_not_depend_on_the_order_of_the_changes() -> None:
     assert encode(CHANGES) == encode(CHANGES[::-1])
 
 
 @pytest.mark.parametrize("position", [0, 3, 4, 5, 9, -1])
-def test_a_flipped_bit_is_found(position: int) -> None:
+def test_a_flipped_bit_is_detected(position: int) -> None:
     data = bytearray(encode([(b"a", b"1"), (b"b", None)]))
     data[position] ^= 0x10
     with pytest.raises(
@@ -40,12 +40,12 @@ def test_a_flipped_bit_is_found(position: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, 8, 9, 15])
-def test_a_cut_segment_is_found(size: int) -> None:
+def test_a_truncated_segment_is_detected(size: int) -> None:
     with pytest.raises(StoreError, match=rf"segment 7 of {size} bytes does not match"):
         decode(encode([(b"a", b"1")])[:size], "segment 7")
 
 
-def test_a_newer_format_says_so() -> None:
+def test_a_segment_in_a_newer_format_is_refused() -> None:
     import struct
     import zlib
 
@@ -57,7 +57,7 @@ def test_a_newer_format_says_so() -> None:
         decode(struct.pack("<I", zlib.crc32(rest)) + rest, "segment 7")
 
 
-def test_the_format_stays_the_same() -> None:
+def test_the_format_of_segments_is_stable() -> None:
     assert encode([(b"b", None), (b"a", b"1"), (b"", b"")]).hex() == (
         "b154745b01030000000000000001000000010000000000000001000000ffffffff616231"
     )

@@ -35,7 +35,7 @@ def listed(*runs: object) -> list[StoreChange]:
 
 
 @pytest.mark.parametrize("changes", [OLD, NEW, []])
-def test_columns_have_what_a_segment_has(changes: list[StoreChange]) -> None:
+def test_columns_contain_the_changes_of_their_segment(changes: list[StoreChange]) -> None:
     assert listed(run_of(changes)) == changes
 
 
@@ -43,36 +43,36 @@ CHANGES = st.dictionaries(st.binary(max_size=9), st.none() | st.binary(max_size=
 
 
 @given(changes=CHANGES, data=st.data())
-def test_is_divided_by_number_into_segments_as_they_are_encoded_one_by_one(
+def test_columns_divided_by_number_equal_segments_that_are_encoded_separately(
     changes: dict[bytes, bytes | None], data: st.DataObject
 ) -> None:
     ordered: list[StoreChange] = sorted(changes.items())
     numbers = data.draw(st.lists(st.integers(0, 5), min_size=len(ordered), max_size=len(ordered)))
-    wanted = {
+    expected = {
         number: encode([change for change, own in zip(ordered, numbers) if own == number])
         for number in sorted(set(numbers))
     }
     parts = by_number(columns_of(encode(ordered), "here"), np.array(numbers, np.int64), 6)
-    assert {number: segment_of(part) for number, part in enumerate(parts) if len(part)} == wanted
+    assert {number: segment_of(part) for number, part in enumerate(parts) if len(part)} == expected
 
 
 @given(changes=CHANGES)
 def test_few_changes_become_one_segment(changes: dict[bytes, bytes | None]) -> None:
     items: list[StoreChange] = list(changes.items())
-    wanted = [(WHOLE_STORE, len(items), encode(items))] if items else []
-    assert list(segments_of(items)) == wanted
+    expected = [(WHOLE_STORE, len(items), encode(items))] if items else []
+    assert list(segments_of(items)) == expected
 
 
 @given(changes=CHANGES)
-def test_of_many_changes_each_key_group_becomes_the_segment_of_its_own(
+def test_many_changes_become_one_segment_for_each_key_group(
     changes: dict[bytes, bytes | None],
 ) -> None:
     items: list[StoreChange] = [*changes.items(), (b"a key of ten", bytes(LARGEST_BYTES))]
-    wanted = {
+    expected = {
         number: [item for item in items if key_group(item[0]) == number] for number in range(KEY_GROUPS)
     }
     assert [(number, count, data) for number, count, data in segments_of(items)] == [
-        (number, len(part), encode(part)) for number, part in wanted.items() if part
+        (number, len(part), encode(part)) for number, part in expected.items() if part
     ]
 
 
@@ -80,24 +80,24 @@ def test_of_many_changes_each_key_group_becomes_the_segment_of_its_own(
 def test_the_whole_store_is_divided_among_the_key_groups_below(changes: dict[bytes, bytes | None]) -> None:
     ordered: list[StoreChange] = sorted(changes.items())
     divided = [(number, listed(part)) for number, part in by_lower_group(WHOLE_STORE, run_of(ordered))]
-    wanted = {
+    expected = {
         number: [item for item in ordered if key_group(item[0]) == number] for number in range(KEY_GROUPS)
     }
-    assert divided == [(number, part) for number, part in wanted.items() if part]
+    assert divided == [(number, part) for number, part in expected.items() if part]
 
 
 @given(changes=CHANGES)
 def test_a_key_group_is_divided_among_the_lower_key_groups(changes: dict[bytes, bytes | None]) -> None:
     ordered: list[StoreChange] = sorted((key, value) for key, value in changes.items() if key_group(key) % 2)
     divided = [(number, listed(part)) for number, part in by_lower_group(1, run_of(ordered))]
-    wanted = {
+    expected = {
         number: [item for item in ordered if lower_group(1, item[0]) == number] for number in range(512)
     }
-    assert divided == [(number, part) for number, part in wanted.items() if part]
+    assert divided == [(number, part) for number, part in expected.items() if part]
 
 
 @given(st.lists(CHANGES, max_size=6))
-def test_merging_is_updating(batches: list[dict[bytes, bytes | None]]) -> None:
+def test_merging_has_the_same_result_as_updating_a_dict(batches: list[dict[bytes, bytes | None]]) -> None:
     model: dict[bytes, bytes | None] = {}
     for batch in batches:
         model.update(batch)
@@ -107,7 +107,9 @@ def test_merging_is_updating(batches: list[dict[bytes, bytes | None]]) -> None:
 
 
 @given(st.lists(CHANGES, min_size=2, max_size=5), st.integers(1, 4))
-def test_merging_in_steps_is_merging_at_once(batches: list[dict[bytes, bytes | None]], cut: int) -> None:
+def test_merging_in_steps_has_the_same_result_as_merging_at_once(
+    batches: list[dict[bytes, bytes | None]], cut: int
+) -> None:
     runs = [run_of(list(batch.items())) for batch in batches]
     in_steps = merged([merged(runs[:cut]), merged(runs[cut:])])
     assert segment_of(in_steps) == segment_of(merged(runs))
@@ -119,13 +121,13 @@ def test_merged_runs_are_not_kept_in_memory() -> None:
     assert runs == []
 
 
-def test_of_a_repeated_key_the_newest_change_remains() -> None:
+def test_the_newest_change_of_a_repeated_key_remains() -> None:
     assert listed(run_of(OLD), run_of(NEW)) == sorted({**dict(OLD), **dict(NEW)}.items())
     assert listed(run_of(NEW), run_of(OLD)) == sorted({**dict(NEW), **dict(OLD)}.items())
     assert listed(*[run_of([(b"a", b"%d" % number)]) for number in range(100)]) == [(b"a", b"99")]
 
 
-def test_nothing_has_no_parts() -> None:
+def test_empty_runs_have_no_parts() -> None:
     assert list(newest([])) == []
     assert list(newest([run_of([])])) == []
 
@@ -137,7 +139,7 @@ def test_parts_are_small_and_in_key_order() -> None:
     assert max(map(len, parts)) < len(changes) / 4
 
 
-def test_is_divided_at_the_bounds() -> None:
+def test_a_run_is_divided_at_the_bounds() -> None:
     run = run_of(OLD)
     assert [listed(part) for part in divided_at(run, [b"b", b"bb", b"z"])] == [OLD[:2], OLD[2:3], OLD[3:], []]
     assert divided_at(run, []) == [run]
@@ -145,7 +147,7 @@ def test_is_divided_at_the_bounds() -> None:
     assert bounds_of(run, 1) == []
 
 
-def test_a_damaged_segment_is_found() -> None:
+def test_a_damaged_segment_is_detected() -> None:
     data = bytearray(encode(OLD))
     data[-1] ^= 1
     with pytest.raises(StoreError, match=r"segment 7 of .* bytes does not match its checksum"):

@@ -25,7 +25,7 @@ def times(count: int, call: Callable[[], object]) -> Callable[[], bool]:
     return work
 
 
-def test_each_piece_of_work_is_done_to_its_end_in_a_thread_of_its_own() -> None:
+def test_each_piece_of_work_is_completed_in_its_own_thread() -> None:
     together = threading.Barrier(3, timeout=30)
     seen: list[set[int]] = [set(), set(), set()]
 
@@ -40,7 +40,7 @@ def test_each_piece_of_work_is_done_to_its_end_in_a_thread_of_its_own() -> None:
     assert threading.get_ident() not in set.union(*seen)
 
 
-def test_a_thread_ends_with_what_its_work_raises_and_is_not_used_again() -> None:
+def test_a_thread_whose_work_raises_an_error_ends_and_is_not_reused() -> None:
     raised = SystemExit(3)
     dead: list[threading.Thread] = []
 
@@ -54,20 +54,20 @@ def test_a_thread_ends_with_what_its_work_raises_and_is_not_used_again() -> None
     assert TaskThreads(2).run([times(1, lambda: None)] * 2) == (None, None)
 
 
-def test_threads_are_used_again_by_the_next_task() -> None:
+def test_threads_are_reused_by_the_next_task() -> None:
     seen: list[int] = []
     for _ in range(5):
         TaskThreads(1).run([times(1, lambda: seen.append(threading.get_ident()))])
     assert len(set(seen)) == 1
 
 
-def test_work_is_given_up_when_whoever_waits_for_it_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    started, go_on, calls = threading.Event(), threading.Event(), []
+def test_work_is_abandoned_when_the_waiting_thread_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, release, calls = threading.Event(), threading.Event(), []
 
     def slow() -> bool:
         calls.append(1)
         started.set()
-        assert go_on.wait(30)
+        assert release.wait(30)
         ended.set()
         return True
 
@@ -84,14 +84,14 @@ def test_work_is_given_up_when_whoever_waits_for_it_is_interrupted(monkeypatch: 
         patched.setattr(threading.Event, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             TaskThreads(1).run([slow])
-    go_on.set()
+    release.set()
     assert ended.wait(30)
     TaskThreads(2).run([times(1, lambda: None)] * 2)
     assert calls == [1]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_process_has_threads_of_its_own() -> None:
+def test_a_child_process_has_its_own_threads() -> None:
     TaskThreads(1).run([times(1, lambda: None)])
     child = multiprocessing.get_context("fork").Process(target=_works, daemon=True)
     child.start()

@@ -1,4 +1,4 @@
-"""Calls in the test driver have the effects that they have on Spark: by value, and without an end of the process."""
+"""Calls in the test driver behave as on Spark: they work on copies, and they cannot end the process of the driver."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def test_a_function_that_changes_its_argument_changes_a_copy() -> None:
 
 
 def test_a_result_is_a_copy() -> None:
-    given: list[dict[str, int]] = []
+    originals: list[dict[str, int]] = []
 
     def remember(value: Any) -> dict[str, int]:
-        given.append({"a": 1})
-        return given[-1]
+        originals.append({"a": 1})
+        return originals[-1]
 
     builder = ms.StreamsBuilder()
     results: list[Any] = []
     builder.stream("in").map_values_async(remember).foreach(lambda key, value: results.append(value))
     with Driver(builder.build()) as driver:
         driver.pipe("in", "k", "v")
-    assert results == given
-    assert results[0] is not given[0]
+    assert results == originals
+    assert results[0] is not originals[0]
 
 
 def test_a_result_that_cannot_be_pickled_is_a_failure() -> None:
@@ -77,7 +77,7 @@ def test_a_result_of_a_class_inside_a_function_can_be_pickled() -> None:
 
 
 @pytest.mark.parametrize("coroutine", [True, False])
-def test_a_function_that_ends_its_process_has_failed(coroutine: bool) -> None:
+def test_a_call_that_ends_its_process_counts_as_failed(coroutine: bool) -> None:
     def end(value: Any) -> Any:
         raise SystemExit(3)
 
@@ -96,7 +96,7 @@ def test_a_function_that_ends_its_process_has_failed(coroutine: bool) -> None:
 
 
 @pytest.mark.parametrize("coroutine", [True, False])
-def test_a_person_can_still_interrupt_a_test(coroutine: bool) -> None:
+def test_a_keyboard_interrupt_ends_the_test(coroutine: bool) -> None:
     def interrupted(value: Any) -> Any:
         raise KeyboardInterrupt
 

@@ -23,21 +23,21 @@ def as_bytes(payload: Payload) -> bytes | None:
 
 def workload(app: App, count: int, seed: int = 5) -> list[ConsumedRecord]:
     """Return the records of all inputs; those of two inputs in the order in which a task takes them."""
-    made: dict[str, Any] = {"input": app.workload(count, seed)}
+    rows_by_topic: dict[str, Any] = {"input": app.workload(count, seed)}
     if app.history is not None:
-        made["history"] = app.history(count, seed)
+        rows_by_topic["history"] = app.history(count, seed)
     records = [
         ConsumedRecord(
             topic, 0, offset, timestamp, as_bytes(key), as_bytes(value), (("number", b"%d" % offset),)
         )
-        for topic, rows in made.items()
+        for topic, rows in rows_by_topic.items()
         for offset, (key, value, timestamp) in enumerate(rows)
     ]
-    return records if len(made) == 1 else sorted(records, key=lambda r: (r.timestamp, r.topic))
+    return records if len(rows_by_topic) == 1 else sorted(records, key=lambda r: (r.timestamp, r.topic))
 
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
-def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
+def test_results_and_stores_match_the_oracle(app: App) -> None:
     records = workload(app, RECORDS)
     expected = app.oracle(records)
     # New processors would read the unfinished records again for each record: none finishes before the clock advances.
@@ -52,14 +52,14 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
         for result in driver.read("output"):
             journals[result.key].append((result.value, result.timestamp, result.headers))
         assert expected.origins is not None
-        wanted = {
+        expected_journals = {
             key: [
-                (value, of.timestamp, of.headers)
-                for value, of in zip(values, expected.origins[key], strict=True)
+                (value, origin.timestamp, origin.headers)
+                for value, origin in zip(values, expected.origins[key], strict=True)
             ]
             for key, values in expected.journals.items()
         }
-        assert not check_journals(wanted, journals).breaks("exactly_once")
+        assert not check_journals(expected_journals, journals).breaks("exactly_once")
         assert sum(map(len, journals.values())) >= RECORDS
         if not can_be_asked:
             return
@@ -69,7 +69,7 @@ def test_results_and_stores_are_those_of_the_oracle(app: App) -> None:
 
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
-def test_a_seed_makes_one_workload(app: App) -> None:
+def test_a_seed_always_produces_the_same_workload(app: App) -> None:
     assert app.workload(50, 1) == app.workload(50, 1) != app.workload(50, 2)
 
 
@@ -84,7 +84,7 @@ def test_the_oracle_of_two_stores_shows_each_booking_with_its_balance() -> None:
     assert expected.stores == {"balances": {"a": -2, "b": 1}, "bookings": {"a": 2, "b": 1}}
 
 
-def test_windows_meet_late_records_and_expire() -> None:
+def test_the_windowed_workload_has_late_records_and_expired_windows() -> None:
     records = workload(APPS["windowed"], 3_000)
     assert [record.timestamp for record in records] != sorted(record.timestamp for record in records)
     expected = APPS["windowed"].oracle(records)
@@ -93,8 +93,8 @@ def test_windows_meet_late_records_and_expire() -> None:
 
 
 @pytest.mark.parametrize("app", APPS.values(), ids=APPS)
-def test_one_record_does_not_make_up_for_another(app: App) -> None:
-    """Lose one record and process the one before it twice: results and stores show it, counts alone would not."""
+def test_a_repeated_record_does_not_hide_a_lost_one(app: App) -> None:
+    """One record is lost, and an earlier one is processed twice: the journals show it, counts alone would not."""
     records = workload(app, 300)
     (key, _), *_ = Counter(record.key for record in records if record.topic == "input").most_common()
     same = [number for number, record in enumerate(records) if record.topic == "input" and record.key == key]

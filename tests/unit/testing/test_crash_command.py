@@ -71,7 +71,7 @@ def test_a_mistake_is_reported_before_anything_starts(
         ("windowed", "exactly_once", "async-worker"),
     ],
 )
-def test_a_target_that_no_application_can_stand_is_refused(
+def test_a_target_that_the_application_cannot_survive_is_refused(
     app: str, guarantee: Guarantee, target: Target
 ) -> None:
     with pytest.raises(ValueError, match=f"{target!r} is not for {app!r} with {guarantee!r}; its targets"):
@@ -109,7 +109,7 @@ def report(**more: object) -> Report:
     return Report(**{**facts, **more})  # type: ignore[arg-type]
 
 
-def test_a_report_says_what_was_done_and_what_came_of_it() -> None:
+def test_a_report_lists_the_kills_and_the_findings() -> None:
     assert str(report()).splitlines() == [
         "word-count, exactly_once, seed 7, local[2,4]",
         "  records     1,000 in, 3,000 out, 40 aborted",
@@ -142,18 +142,22 @@ def test_a_report_says_what_was_done_and_what_came_of_it() -> None:
         {"findings": Findings(wrong=1), "unfinished": "stands", "spoiled": True},
     ],
 )
-def test_a_report_of_something_wrong_is_not_ok(wrong: dict[str, object]) -> None:
+def test_a_report_of_wrong_results_is_not_ok(wrong: dict[str, object]) -> None:
     assert report().ok
     assert not report(**wrong).ok
     assert report(**wrong).verdict == "WRONG"
     assert "WRONG" in str(report(**wrong))
 
 
-def test_a_report_of_a_run_without_an_end_is_not_ok_and_says_why() -> None:
-    stands = report(unfinished="it stands", evidence=("10:00:00.000 t: ongoing",), data="/logs")
-    assert (stands.ok, stands.wrong, stands.verdict) == (False, False, "UNFINISHED")
+def test_a_report_of_an_unfinished_run_is_not_ok_and_names_the_reason() -> None:
+    unfinished_report = report(unfinished="it stands", evidence=("10:00:00.000 t: ongoing",), data="/logs")
+    assert (unfinished_report.ok, unfinished_report.wrong, unfinished_report.verdict) == (
+        False,
+        False,
+        "UNFINISHED",
+    )
     assert report(unfinished="it stands", spoiled=True).verdict == "SPOILED"
-    assert str(stands).splitlines()[-4:] == [
+    assert str(unfinished_report).splitlines()[-4:] == [
         "  transaction 10:00:00.000 t: ongoing",
         "  unfinished  it stands",
         "  data        /logs",
@@ -184,7 +188,7 @@ class TestARunThatTheBrokerSpoils:
 
         return run
 
-    def test_is_made_again_with_another_seed(self) -> None:
+    def test_is_repeated_with_another_seed(self) -> None:
         seeds: list[int] = []
         done = unspoiled(self.spoiled(2), 7, log_report=lambda spoiled: seeds.append(spoiled.seed))
         assert (done.seed, done.ok, seeds) == (207, True, [7, 107])
@@ -194,7 +198,7 @@ class TestARunThatTheBrokerSpoils:
         done = unspoiled(self.spoiled(3), 7, log_report=lambda spoiled: seeds.append(spoiled.seed))
         assert (done.seed, done.verdict, seeds) == (207, "SPOILED", [7, 107])
 
-    def test_is_not_made_again_if_it_was_wrong_before(self) -> None:
+    def test_is_not_repeated_if_it_was_already_wrong(self) -> None:
         done = unspoiled(self.spoiled(1, findings=Findings(lost=1)), 7, log_report=lambda _: None)
         assert (done.seed, done.verdict) == (7, "WRONG")
 
@@ -227,12 +231,12 @@ def test_a_run_that_cannot_be_started_does_not_end_the_others(
 
     monkeypatch.setattr(crash_command, "run_with_crashes", run)
     assert main(["--app", "word-count", "--kills", "2", "--kills-per-run", "1"]) == 1
-    said = capsys.readouterr().out
-    assert "word-count, at_least_once, seed 1: could not be started\nno broker" in said
-    assert "RIGHT" in said
+    output = capsys.readouterr().out
+    assert "word-count, at_least_once, seed 1: could not be started\nno broker" in output
+    assert "RIGHT" in output
 
 
-def test_stops_are_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stops_are_given_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
 
     def run(app: App, *, stops: object, faults: object, twice: object, **_: object) -> Report:

@@ -1,4 +1,4 @@
-"""The journal checker on journals written by hand, and on journals as repeated micro-batches would leave them."""
+"""The journal checker on journals written by hand, and on journals of repeated micro-batches."""
 
 from __future__ import annotations
 
@@ -35,44 +35,44 @@ def numbers(found: Findings) -> tuple[int, int, int, int, int]:
         ([1, 2, 9, 3, 4, 5], 0, 0, 0, 1, 0),
     ],
 )
-def test_every_step_that_is_not_the_next_one_has_its_name(
+def test_each_deviation_from_the_expected_journal_is_classified(
     seen: list[int], lost: int, duplicated: int, reordered: int, wrong: int, stale: int
 ) -> None:
     assert numbers(check_journals({"k": COUNTS}, {"k": seen})) == (lost, duplicated, reordered, wrong, stale)
 
 
 @pytest.mark.parametrize("seen", [[1, 2, 2, 3, 4, 5], [1, 2, 3, 2, 3, 4, 5], [1, 2, 3, 4, 5, 4, 5]])
-def test_repetitions_are_allowed_at_least_once_only(seen: list[int]) -> None:
+def test_repetitions_are_allowed_only_with_at_least_once(seen: list[int]) -> None:
     found = check_journals({"k": COUNTS}, {"k": seen})
     assert not found.breaks("at_least_once")
     assert found.breaks("exactly_once")
 
 
 @pytest.mark.parametrize("seen", [[], [1, 2, 4, 5], [1, 3, 2, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 4]])
-def test_nothing_else_is_allowed_under_any_guarantee(seen: list[int]) -> None:
+def test_other_deviations_break_every_guarantee(seen: list[int]) -> None:
     found = check_journals({"k": COUNTS}, {"k": seen})
     assert found.breaks("at_least_once")
     assert found.breaks("exactly_once")
 
 
-def test_a_key_that_nobody_expected_is_wrong() -> None:
+def test_an_unexpected_key_is_wrong() -> None:
     found = check_journals({"k": COUNTS}, {"k": COUNTS, "other": [1, 2]})
     assert numbers(found) == (0, 0, 0, 2, 0)
     assert found.examples == ("'other': unexpected key",)
 
 
-def test_a_torn_pair_of_stores_is_a_wrong_value_and_a_lost_one() -> None:
+def test_inconsistent_stores_show_as_a_wrong_and_a_lost_value() -> None:
     found = check_journals({"account": [[1, 10], [2, 30]]}, {"account": [[1, 10], [2, 20]]})
     assert numbers(found) == (1, 0, 0, 1, 1)
     assert "'account': ends with [2, 20] instead of [2, 30]" in found.examples
 
 
-def test_equal_values_at_several_places_are_told_apart_by_their_order() -> None:
+def test_equal_values_are_distinguished_by_their_order() -> None:
     assert numbers(check_journals({"k": [1, 0, 1, 0]}, {"k": [1, 0, 1, 0]})) == (0, 0, 0, 0, 0)
     assert numbers(check_journals({"k": [1, 0, 1, 0]}, {"k": [1, 0, 1, 0, 1, 0]})) == (0, 2, 0, 0, 0)
 
 
-def test_examples_are_few() -> None:
+def test_the_number_of_examples_is_limited() -> None:
     assert len(check_journals({str(key): [1] for key in range(100)}, {}).examples) == 10
 
 
@@ -80,7 +80,7 @@ def test_examples_are_few() -> None:
     st.integers(1, 40),
     st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=3)), max_size=20),
 )
-def test_batches_that_are_cut_off_and_repeated_keep_at_least_once(
+def test_interrupted_and_repeated_batches_satisfy_at_least_once(
     count: int, batches: list[tuple[int, list[int]]]
 ) -> None:
     expected = list(range(count))
@@ -100,7 +100,7 @@ def test_batches_that_are_cut_off_and_repeated_keep_at_least_once(
 
 
 @given(st.lists(st.integers(0, 5), max_size=12), st.lists(st.integers(0, 7), max_size=12))
-def test_only_the_expected_journal_is_exactly_once(expected: list[int], seen: list[int]) -> None:
+def test_only_the_expected_journal_satisfies_exactly_once(expected: list[int], seen: list[int]) -> None:
     assert check_journals({"k": expected}, {"k": seen}).breaks("exactly_once") == (seen != expected)
 
 
@@ -127,7 +127,7 @@ def test_stores_are_compared_entry_by_entry() -> None:
     )
 
 
-def test_a_merged_journal_may_leave_out_all_but_the_last() -> None:
+def test_a_merged_journal_may_omit_all_but_the_last_value() -> None:
     assert not check_journals({"a": [1, 2, 3]}, {"a": [3]}, merged=True).breaks("exactly_once")
     assert check_journals({"a": [1, 2, 3]}, {"a": [1, 2]}, merged=True).lost == 1
     assert check_journals({"a": [1, 2, 3]}, {}, merged=True).lost == 1
@@ -136,7 +136,7 @@ def test_a_merged_journal_may_leave_out_all_but_the_last() -> None:
     assert check_journals({"a": [1, 2, 3]}, {"a": [4, 3]}, merged=True).wrong == 1
 
 
-def test_a_cut_journal_may_end_anywhere_but_has_no_gaps() -> None:
+def test_a_cut_journal_may_end_anywhere_but_must_not_have_gaps() -> None:
     expected = {"a": [1, 2, 3], "b": [1]}
     assert not check_journals(expected, {"a": [1, 2]}, cut=True).breaks("exactly_once")
     assert not check_journals(expected, {}, cut=True).breaks("exactly_once")

@@ -1,4 +1,4 @@
-"""The plan of a run: repeatable, spread over the stream, fair to all targets."""
+"""The plan of a run is repeatable, spreads kills over the stream, and is fair to all targets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from millstream.testing.crash.kill_plan import (
 )
 
 
-def test_a_seed_makes_one_plan() -> None:
+def test_a_seed_always_produces_the_same_plan() -> None:
     assert plan_kills(9, TARGETS, 5_000, seed=3) == plan_kills(9, TARGETS, 5_000, seed=3)
     assert plan_kills(9, TARGETS, 5_000, seed=3) != plan_kills(9, TARGETS, 5_000, seed=4)
 
 
 @given(st.integers(0, 40), st.integers(1_000, 100_000), st.integers())
-def test_kills_are_spread_over_the_stream_and_leave_something_to_do(
+def test_kills_are_spread_over_the_stream_and_none_is_at_its_ends(
     kills: int, records: int, seed: int
 ) -> None:
     positions = [point.position for point in plan_kills(kills, TARGETS, records, seed)]
@@ -40,7 +40,7 @@ def test_targets_take_turns(kills: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("rebuilds", [False, True])
-def test_only_exactly_once_has_transactions_to_cut_off_and_stands_the_loss_of_everything(
+def test_transactions_and_lost_disks_are_targets_only_with_exactly_once(
     rebuilds: bool,
 ) -> None:
     at_least_once = possible_targets("at_least_once", rebuilds=rebuilds, calls=True)
@@ -57,7 +57,7 @@ def test_only_an_application_that_makes_calls_has_an_async_worker() -> None:
     assert set(with_calls) - set(without) == {"async-worker"}
 
 
-def test_kills_wait_for_transactions_only_where_there_are_some() -> None:
+def test_kills_wait_for_transactions_only_if_the_run_has_transactions() -> None:
     without = plan_kills(40, ["broker", "worker"], 5_000, seed=1)
     assert not any(point.in_transaction for point in without)
     waiting = [point.in_transaction for point in plan_kills(40, ["broker"], 5_000, seed=1, transactions=True)]
@@ -66,7 +66,7 @@ def test_kills_wait_for_transactions_only_where_there_are_some() -> None:
     assert all(point.in_transaction for point in broker_in_transactions)
 
 
-def test_some_victims_are_stopped_and_only_those_that_lose_nothing_else() -> None:
+def test_some_kills_are_stops_but_only_of_stoppable_targets() -> None:
     points = plan_kills(90, TARGETS, 5_000, seed=1, stops=(2.0, 10.0))
     stopped = [point for point in points if point.stop_s]
     assert 10 < len(stopped) < 40
@@ -80,7 +80,7 @@ def test_only_a_small_disk_is_filled() -> None:
     assert "space" not in possible_targets("exactly_once", rebuilds=True, calls=True)
 
 
-def test_some_of_those_that_are_stopped_are_slowed_and_only_processes() -> None:
+def test_some_stops_are_slowdowns_but_only_of_processes() -> None:
     points = plan_kills(200, TARGETS, 5_000, seed=1, stops=(2.0,))
     slowed = [point for point in points if point.slow and point.stop_s]
     assert 5 < len(slowed) < sum(point.stop_s > 0 for point in points) - 5
@@ -89,7 +89,7 @@ def test_some_of_those_that_are_stopped_are_slowed_and_only_processes() -> None:
 
 
 @pytest.mark.parametrize("fault", ["stop", "slow"])
-def test_faults_that_are_asked_for_are_the_only_ones(fault: Fault) -> None:
+def test_only_the_requested_faults_are_planned(fault: Fault) -> None:
     points = plan_kills(90, TARGETS, 5_000, seed=1, stops=(2.0,), faults=[fault])
     assert all((point.stop_s > 0) == (point.target in STOPPABLE) for point in points)
     assert all(point.slow == (fault == "slow") for point in points if point.target in SLOWABLE)
@@ -99,7 +99,7 @@ def test_faults_that_are_asked_for_are_the_only_ones(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("transactions", [False, True])
-def test_some_faults_are_double_and_meet_every_moment_there_is(transactions: bool) -> None:
+def test_some_faults_are_double_and_cover_every_moment_and_target(transactions: bool) -> None:
     points = plan_kills(200, TARGETS, 5_000, seed=1, transactions=transactions, twice=True)
     again = [point.again for point in points if point.again is not None]
     assert 30 < len(again) < 90
@@ -108,7 +108,7 @@ def test_some_faults_are_double_and_meet_every_moment_there_is(transactions: boo
     assert not any(point.again for point in plan_kills(200, TARGETS, 5_000, seed=1))
 
 
-def test_stops_and_double_faults_change_nothing_else_of_a_seed() -> None:
+def test_stops_and_double_faults_do_not_change_the_other_choices_of_a_seed() -> None:
     plain = plan_kills(40, TARGETS, 5_000, seed=1)
     more = plan_kills(40, TARGETS, 5_000, seed=1, stops=(2.0,), twice=True)
     assert [(p.target, p.position, p.delay_ms) for p in plain] == [

@@ -1,4 +1,4 @@
-"""The application's processes: found by their mark, and gone when they should be. The program here starts a sleeper and waits."""
+"""The processes of an application are found by their mark and ended. The program of these tests starts a sleeping process and waits."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def sleeper(tmp_path: Path) -> Iterator[CrashedProgram]:
     program.kill()
 
 
-def test_a_kill_takes_the_program_and_what_it_has_started(sleeper: CrashedProgram) -> None:
+def test_a_kill_ends_the_program_and_the_processes_that_it_started(sleeper: CrashedProgram) -> None:
     assert len(sleeper.family()) == 2
     sleeper.kill()
     assert sleeper.family() == []
     assert sleeper.exit_code() == -signal.SIGKILL
 
 
-def test_what_a_dead_program_has_left_is_found_and_ended(sleeper: CrashedProgram) -> None:
+def test_orphans_of_a_dead_program_are_found_and_ended(sleeper: CrashedProgram) -> None:
     (orphan,) = sleepers(sleeper)
     parent = orphan.parent()
     assert parent is not None
@@ -79,7 +79,7 @@ def test_what_a_dead_program_has_left_is_found_and_ended(sleeper: CrashedProgram
     assert not is_alive(orphan)
 
 
-def test_nothing_is_touched_that_was_not_started_here(sleeper: CrashedProgram, tmp_path: Path) -> None:
+def test_processes_of_other_programs_are_not_killed(sleeper: CrashedProgram, tmp_path: Path) -> None:
     stranger = program_of(tmp_path, sleeping)
     assert stranger.family() == []
     stranger.kill()
@@ -94,7 +94,7 @@ def test_one_process_can_be_killed_alone(sleeper: CrashedProgram) -> None:
     assert sleeper.exit_code() == 1
 
 
-def test_a_program_without_spark_has_no_such_victims(sleeper: CrashedProgram) -> None:
+def test_a_program_without_spark_has_no_spark_processes_as_victims(sleeper: CrashedProgram) -> None:
     assert [sleeper.victims(target) for target in ("driver", "executor", "worker", "async-worker")] == [
         []
     ] * 4  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def test_the_last_words_of_a_program_say_why_it_ended(tmp_path: Path) -> None:
     assert program.last_error() == "millstream.core.model.errors.MillstreamError: cannot read input"
 
 
-def test_it_can_be_started_again(sleeper: CrashedProgram) -> None:
+def test_a_killed_program_can_be_started_again(sleeper: CrashedProgram) -> None:
     sleeper.kill()
     sleeper.start()
     await_condition(lambda: sleepers(sleeper), "the sleeper")
@@ -117,7 +117,7 @@ def test_it_can_be_started_again(sleeper: CrashedProgram) -> None:
 
 
 @pytest.mark.parametrize("waits_for_a_fork", [False, True])
-def test_a_client_that_waits_for_a_fork_is_no_worker(waits_for_a_fork: bool) -> None:
+def test_a_client_that_waits_for_a_fork_is_not_a_worker(waits_for_a_fork: bool) -> None:
     client = find_spec("millstream.edge.forks.fork_client")
     assert client is not None
     command = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -79,43 +79,45 @@ def is_over(connection: socket.socket) -> bool:
 
 
 class TestNetwork:
-    def test_passes_on_what_it_gets_to_the_broker_of_each_relay(self, network: Network) -> None:
+    def test_relays_data_to_the_broker_of_each_port(self, network: Network) -> None:
         data = os.urandom(3 << 20)
         for relay in range(2):
             with connected(network, relay) as connection:
                 assert echoed(connection, data) == data
         assert network.servers == ",".join(f"127.0.0.1:{port}" for _, port in network.ports)
 
-    def test_cut_ends_all_connections_and_takes_none_until_it_is_healed(self, network: Network) -> None:
-        open_ones = [connected(network, relay) for relay in (0, 0, 1)]
-        assert all(echoed(connection, b"before") for connection in open_ones)
+    def test_a_cut_network_ends_all_connections_and_accepts_none_until_it_is_healed(
+        self, network: Network
+    ) -> None:
+        open_connections = [connected(network, relay) for relay in (0, 0, 1)]
+        assert all(echoed(connection, b"before") for connection in open_connections)
         network.cut()
-        assert all(is_over(connection) for connection in open_ones)
+        assert all(is_over(connection) for connection in open_connections)
         with connected(network) as meanwhile:
             assert is_over(meanwhile)
         network.heal()
         with connected(network) as after:
             assert echoed(after, b"after") == b"after"
 
-    def test_of_a_broker_that_is_not_there_is_a_connection_that_ends(self) -> None:
+    def test_a_connection_to_a_missing_broker_ends(self) -> None:
         with Network(1) as network, connected(network) as connection:
             assert is_over(connection)
 
 
 def ahead_ms(clock: JumpingClock) -> int:
-    """Return how far a clock is ahead of the host's, read one after the other."""
+    """Return how far a clock is ahead of the host's clock."""
     return clock() - host_clock()
 
 
 class TestClock:
-    def test_is_that_of_the_host_until_it_is_moved_in_every_process(self, tmp_path: Path) -> None:
+    def test_follows_the_host_until_it_is_moved_in_all_processes(self, tmp_path: Path) -> None:
         clock = JumpingClock(tmp_path / "clock")
-        elsewhere: JumpingClock = pickle.loads(pickle.dumps(clock))
-        assert abs(ahead_ms(elsewhere)) < 60_000
+        unpickled: JumpingClock = pickle.loads(pickle.dumps(clock))
+        assert abs(ahead_ms(unpickled)) < 60_000
         clock.move(-3_600_000)
-        assert abs(ahead_ms(elsewhere) + 3_600_000) < 60_000
+        assert abs(ahead_ms(unpickled) + 3_600_000) < 60_000
         clock.move(0)
-        assert abs(ahead_ms(elsewhere)) < 60_000
+        assert abs(ahead_ms(unpickled)) < 60_000
 
 
 _FILLS = """
@@ -167,22 +169,22 @@ class Ended:
 
 
 @pytest.mark.parametrize("stop_s", [0.0, 2.0])
-def test_a_fault_of_a_process_that_no_work_is_left_for_ends(tmp_path: Path, stop_s: float) -> None:
-    around = FaultTargets(cast("EmbeddedKafka", None), tmp_path, None, None, None, 1)
+def test_a_fault_ends_if_its_target_no_longer_runs(tmp_path: Path, stop_s: float) -> None:
+    fault_targets = FaultTargets(cast("EmbeddedKafka", None), tmp_path, None, None, None, 1)
     program = SimpleNamespace(victims=lambda target: [])
-    faults = Faults(around, "app", cast("CrashedProgram", program), Ended())
+    faults = Faults(fault_targets, "app", cast("CrashedProgram", program), Ended())
     victim = faults.strike(Kill("async-worker", 0, None, stopped_s=stop_s), 0.5)
     assert victim == "none is running any more"
 
 
 class TestSpace:
-    def test_is_given_back_when_the_application_has_nothing_more_to_write(self, tmp_path: Path) -> None:
+    def test_is_released_when_the_application_has_nothing_more_to_write(self, tmp_path: Path) -> None:
         run_on_small_disk(tmp_path, _FILLS_AT_THE_END)
 
-    def test_is_taken_to_the_last_byte_and_given_back(self, tmp_path: Path) -> None:
+    def test_is_filled_to_the_last_byte_and_released(self, tmp_path: Path) -> None:
         run_on_small_disk(tmp_path, _FILLS)
 
-    def test_has_a_directory_for_each_run_on_it(self, tmp_path: Path) -> None:
+    def test_each_run_has_its_own_directory_on_a_small_disk(self, tmp_path: Path) -> None:
         app = APPS["two-stores"]
         states = {
             Setup(app, "exactly_once", seed, 100, ("space",), disk=disk).state(tmp_path / "home")
@@ -190,7 +192,7 @@ class TestSpace:
         }
         assert states == {tmp_path / "two-stores-1", tmp_path / "two-stores-2", tmp_path / "home/state"}
 
-    def test_of_a_large_disk_is_not_taken(self) -> None:
+    def test_a_large_disk_is_not_filled(self) -> None:
         statistics = os.statvfs("/")
         if statistics.f_bavail * statistics.f_frsize < 4 << 30:
             pytest.skip("there is no large disk here")

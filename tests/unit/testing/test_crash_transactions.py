@@ -12,7 +12,7 @@ def value(state: int, partitions: bytes) -> bytes:
     return struct.pack(">hqhib", 1, 7, 36, 60_000, state) + partitions + struct.pack(">qq", 1, 1) + b"\x00"
 
 
-def test_reports_state_producer_and_partitions() -> None:
+def test_transaction_lines_show_state_producer_and_partitions() -> None:
     key = b"\x00\x00\x00\x03t-0"
     partitions = (
         b"\x03"

@@ -1,4 +1,4 @@
-"""TopologyTestDriver: what users test their topologies with."""
+"""TopologyTestDriver, with which users test their topologies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_record_is_processed_to_the_end_through_internal_topics() -> None:
         assert driver.store("counts").get("to") == ms.ValueAndTimestamp(2, 7)
 
 
-def test_reading_takes_what_is_there() -> None:
+def test_reading_removes_the_records_that_it_returns() -> None:
     with Driver(echo()) as driver:
         driver.pipe("in", "k", "v")
         assert (len(driver.read("out")), driver.read("out")) == (1, [])
@@ -66,7 +66,7 @@ def test_reading_a_topic_that_the_topology_does_not_have_is_refused() -> None:
             driver.output_topic("x")
 
 
-def test_reading_any_topic_is_possible_where_a_function_chooses_topics() -> None:
+def test_any_topic_can_be_read_if_a_function_chooses_topics() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").to(lambda key, value, context: value)
     with Driver(builder.build()) as driver:
@@ -88,7 +88,7 @@ def test_internal_topics_can_be_piped_into() -> None:
         assert driver.read("out") == [ms.Record("a", 1, 1)]
 
 
-def test_keys_values_timestamps_and_headers_go_through() -> None:
+def test_keys_values_timestamps_and_headers_are_passed_on() -> None:
     headers = (("h", b"1"), ("h", None))
     with Driver(echo()) as driver:
         driver.pipe("in", None, None, 5, headers)
@@ -97,7 +97,7 @@ def test_keys_values_timestamps_and_headers_go_through() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [None, 1.5, "5", datetime(2026, 1, 1, tzinfo=UTC)])
-def test_a_timestamp_is_a_whole_number(timestamp: Any) -> None:
+def test_a_timestamp_must_be_a_whole_number(timestamp: Any) -> None:
     with (
         Driver(echo()) as driver,
         pytest.raises(SettingsError, match=r"timestamp=.*: it must be a whole number of ms"),
@@ -108,12 +108,12 @@ def test_a_timestamp_is_a_whole_number(timestamp: Any) -> None:
 @pytest.mark.parametrize(
     "headers", [{"h": b"1"}, ["h"], [("h", "1")], [("h", b"1", 2)], [(b"h", b"1")], None]
 )
-def test_headers_are_pairs_of_a_name_and_bytes(headers: Any) -> None:
+def test_headers_must_be_pairs_of_a_name_and_bytes(headers: Any) -> None:
     with Driver(echo()) as driver, pytest.raises(SettingsError, match=r"headers=.*: headers are pairs"):
         driver.pipe("in", "k", "v", 0, headers)
 
 
-def test_records_have_offsets() -> None:
+def test_records_have_consecutive_offsets_per_topic() -> None:
     seen: list[Any] = []
     supplier = processing(lambda context, record: seen.append(context.record_metadata))
     with Driver(processor_topology(supplier, topics=["a", "b"])) as driver:
@@ -122,7 +122,7 @@ def test_records_have_offsets() -> None:
     assert seen == [ms.RecordMetadata("a", 0, 0), ms.RecordMetadata("b", 0, 0), ms.RecordMetadata("a", 0, 1)]
 
 
-def test_an_output_that_is_read_again_goes_on() -> None:
+def test_an_output_topic_that_the_topology_reads_is_processed_further() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(str.upper).to("between")
     builder.stream("between").map_values(lambda v: v + "!").to("out")
@@ -170,11 +170,11 @@ class TestTime:
             assert driver.read("out") == [ms.Record("wall", "1010", 1010)]
 
     @pytest.mark.parametrize("back", [-1, timedelta(seconds=-1)])
-    def test_the_wall_clock_does_not_go_back(self, back: Any) -> None:
+    def test_the_wall_clock_cannot_go_back(self, back: Any) -> None:
         with Driver(echo()) as driver, pytest.raises(ValueError, match="cannot go back"):
             driver.advance_wall_clock(back)
 
-    def test_what_a_punctuator_sends_goes_through_internal_topics(self) -> None:
+    def test_records_of_a_punctuator_pass_through_internal_topics(self) -> None:
         def init(context: ms.ProcessorContext) -> None:
             context.schedule(10, ms.wall_clock, lambda now: context.forward(ms.Record("k", "v", now)))
 
@@ -193,7 +193,7 @@ class TestStores:
             driver.pipe("lines", None, "a", 3)
             assert driver.read("out") == [ms.Record("a", 42, 3)]
 
-    def test_can_be_walked(self) -> None:
+    def test_can_be_iterated(self) -> None:
         with Driver(word_count()) as driver:
             driver.pipe("lines", None, "b a b", 3)
             assert [(key, entry.value) for key, entry in driver.store("counts").all()] == [("a", 1), ("b", 2)]
@@ -254,7 +254,7 @@ class TestErrors:
 
 
 class TestPolicies:
-    """Each record is processed to the end before `pipe` returns, the bad ones too."""
+    """Each record is processed to the end before `pipe` returns, even if it fails."""
 
     def test_a_record_that_is_skipped_is_counted_at_once(self) -> None:
         with Driver(echo(value=INT), policies=ms.ErrorPolicies(deserialize="skip")) as driver:
@@ -274,7 +274,7 @@ class TestPolicies:
             assert (letter.key, letter.value) == (b"k", b"five")
             assert dict(letter.headers)["millstream.error.stage"] == b"deserialize"
 
-    def test_a_dead_letter_is_bytes_whatever_the_serdes_of_the_sinks(self) -> None:
+    def test_a_dead_letter_is_bytes_regardless_of_the_serdes_of_sinks(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").map_values(int).to(lambda k, v, context: "out", value=INT)
         policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
@@ -282,12 +282,12 @@ class TestPolicies:
             driver.pipe("in", "k", "five")
             assert [(r.key, r.value) for r in driver.read("dead")] == [(b"k", b"five")]
 
-    def test_counts_what_was_dropped_on_purpose(self) -> None:
+    def test_metrics_count_processed_and_dropped_records(self) -> None:
         with Driver(word_count()) as driver:
             driver.pipe("lines", None, "a b", 0)
             assert driver.metrics() == {"processed_records": 3, "dropped_records": 0}
 
-    def test_can_be_asked_for_by_the_application_of_the_user(self) -> None:
+    def test_a_record_without_a_key_is_counted_as_dropped(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count(store="counts")
         with Driver(builder.build()) as driver:
@@ -296,7 +296,7 @@ class TestPolicies:
 
 
 class TestThreads:
-    def test_call_functions_and_give_what_one_would(self) -> None:
+    def test_call_functions_and_return_the_results_of_a_single_thread(self) -> None:
         callers: set[str] = set()
 
         def split(line: str) -> list[str]:
@@ -311,12 +311,12 @@ class TestThreads:
             assert driver.read("out") == [ms.Record("to", 1, 7), ms.Record("be", 1, 7), ms.Record("to", 2, 7)]
         assert callers == {"millstream-task-thread"}
 
-    def test_there_is_at_least_one(self) -> None:
+    def test_there_must_be_at_least_one_thread(self) -> None:
         with pytest.raises(SettingsError, match="num_threads_per_task must be at least 1, not 0"):
             Driver(echo(), num_threads_per_task=0)
 
     @pytest.mark.parametrize("count", [1.5, "4", None])
-    def test_are_a_whole_number(self, count: Any) -> None:
+    def test_must_be_a_whole_number(self, count: Any) -> None:
         with pytest.raises(
             SettingsError, match=r"num_threads_per_task must be a whole number of threads, not"
         ):
@@ -358,10 +358,10 @@ def test_close_is_called_at_the_end_of_the_with_block() -> None:
 
 
 class TestMicroBatches:
-    """Each call of `pipe` is one, or each that fills up `commit_every` records."""
+    """Each call of `pipe` is a micro-batch of its own, or `commit_every` calls share one."""
 
     class Counting(ms.Processor[str, str, str, str]):
-        """Counts in an attribute, which is wrong, and in a store."""
+        """Counts in an attribute, which is lost with the processor, and in a store."""
 
         stores = (ms.stores.key_value("seen", ms.serdes.string, INT),)
 
@@ -387,30 +387,30 @@ class TestMicroBatches:
             driver.commit()
             return [record.value for record in driver.read("out")]
 
-    def test_a_processor_does_not_outlive_one(self) -> None:
+    def test_a_processor_does_not_outlive_its_micro_batch(self) -> None:
         assert self.counted(3) == ["1 of 1", "1 of 2", "1 of 3"]
 
-    def test_a_processor_may_be_kept(self) -> None:
+    def test_a_processor_may_be_kept_across_micro_batches(self) -> None:
         assert self.counted(3, keep_processors=True) == ["1 of 1", "2 of 2", "3 of 3"]
 
-    def test_records_of_one_share_a_processor(self) -> None:
+    def test_records_of_a_micro_batch_share_a_processor(self) -> None:
         assert self.counted(5, commit_every=2) == ["1 of 1", "2 of 2", "1 of 3", "2 of 4", "1 of 5"]
 
-    def test_transformers_and_processors_of_values_and_of_global_stores_are_made_again_too(self) -> None:
-        made: list[str] = []
+    def test_transformers_and_processors_of_values_and_global_stores_are_recreated(self) -> None:
+        created: list[str] = []
 
         def supplier(name: str, base: Any) -> Any:
-            class Noting(base):  # type: ignore[misc]
+            class Recording(base):  # type: ignore[misc]
                 def init(self, context: Any) -> None:
                     super().init(context)
-                    made.append(name)
+                    created.append(name)
 
                 def process(self, record: Any) -> None: ...
 
                 def transform(self, key: Any, value: Any) -> Any:
                     return value
 
-            return Noting
+            return Recording
 
         builder = ms.StreamsBuilder()
         spec = ms.stores.key_value("global", ms.serdes.string, ms.serdes.string)
@@ -418,11 +418,11 @@ class TestMicroBatches:
         builder.stream("in").process_values(supplier("values", ms.Processor))
         builder.table("rows").transform_values(supplier("rows", ms.ValueTransformer))
         with Driver(builder.build()) as driver:
-            made.clear()
+            created.clear()
             driver.pipe("in", "k", "v")
-            assert sorted(made) == ["global", "rows", "values"]
+            assert sorted(created) == ["global", "rows", "values"]
 
-    def test_times_and_schedules_outlive_one(self) -> None:
+    def test_times_and_schedules_outlive_a_micro_batch(self) -> None:
         def init(context: ms.ProcessorContext) -> None:
             for kind in (ms.wall_clock, ms.stream_time):
                 context.schedule(10, kind, lambda now: context.forward(ms.Record("k", "tick", now)))
@@ -436,7 +436,7 @@ class TestMicroBatches:
             driver.pipe("in", "k", "v", 10)
             assert [record.timestamp for record in driver.read("out")] == [10, 10]
 
-    def test_a_store_is_that_of_the_task_there_is_now(self) -> None:
+    def test_a_store_object_always_shows_the_store_of_the_current_task(self) -> None:
         with Driver(self.counting()) as driver:
             store = driver.store("seen")
             driver.pipe("in", "k", "v")
@@ -446,27 +446,27 @@ class TestMicroBatches:
             assert (store.get("all"), list(store.all())) == (42, [("all", 42)])
             assert isinstance(store, KeyValueStore)
 
-    def test_rows_of_one_are_sent_once(self) -> None:
+    def test_each_row_of_a_table_is_sent_once_per_micro_batch(self) -> None:
         with Driver(word_count(), commit_every=2) as driver:
             driver.pipe("lines", None, "a b", 1)
             assert driver.read("out") == []
             driver.pipe("lines", None, "a", 2)
             assert driver.read("out") == [ms.Record("b", 1, 1), ms.Record("a", 2, 2)]
 
-    def test_records_of_several_topics_are_taken_in_the_order_of_their_times(self) -> None:
+    def test_records_of_several_topics_are_processed_in_timestamp_order(self) -> None:
         with Driver(processor_topology(processing(forwarded), topics=["a", "b"]), commit_every=3) as driver:
             for topic, timestamp in (("a", 5), ("b", 1), ("a", 6)):
                 driver.pipe(topic, "k", "v", timestamp)
             assert [record.timestamp for record in driver.read("out")] == [1, 5, 6]
 
-    def test_what_was_collected_is_processed_before_the_clock_goes_on(self) -> None:
+    def test_collected_records_are_processed_before_the_clock_advances(self) -> None:
         with Driver(self.counting(), commit_every=5) as driver:
             driver.pipe("in", "k", "v")
             driver.advance_wall_clock(1)
             assert len(driver.read("out")) == 1
 
     @pytest.mark.parametrize("count", [0, -1, 1.5, None, "2"])
-    def test_have_a_whole_number_of_records(self, count: Any) -> None:
+    def test_must_have_a_whole_number_of_records(self, count: Any) -> None:
         with pytest.raises(SettingsError, match=r"^commit_every=.* whole number of records, at least 1"):
             Driver(echo(), commit_every=count)
 
@@ -475,12 +475,12 @@ def forwarded(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any
     context.forward(record)
 
 
-def test_a_builder_is_no_topology() -> None:
+def test_a_builder_instead_of_a_topology_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"not a ms\.Topology; if it is a builder, call its build"):
         Driver(ms.StreamsBuilder())  # type: ignore[arg-type]  # a user's mistake
 
 
-def test_there_is_no_topic_without_a_name() -> None:
+def test_a_topic_without_a_name_is_refused() -> None:
     with (
         Driver(echo()) as driver,
         pytest.raises(TopicNotFoundError, match="does not read topic None; it reads: in"),
@@ -495,20 +495,20 @@ class TestAPattern:
         counts.to_stream().to("out", value=ms.serdes.int64)
         return builder.build()
 
-    def test_takes_records_of_every_topic_that_it_matches(self) -> None:
+    def test_reads_every_topic_that_it_matches(self) -> None:
         with Driver(self.topology()) as driver:
             for topic in ("orders-eu", "orders-us", "orders-eu"):
                 driver.pipe(topic, "k", "v")
             assert [record.value for record in driver.read("out")] == [1, 2, 3]
 
-    def test_takes_none_of_others(self) -> None:
+    def test_does_not_read_other_topics(self) -> None:
         driver = Driver(self.topology())
         with pytest.raises(
             TopicNotFoundError, match=r"does not read topic 'orders'; it reads: /orders-\.\*/"
         ):
             driver.pipe("orders", "k", "v")
 
-    def test_takes_what_the_topology_sends_to_such_a_topic(self) -> None:
+    def test_reads_records_that_the_topology_sends_to_a_matching_topic(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").to("orders-new")
         builder.stream(re.compile("orders-.*")).map_values(str.upper).to("out")
@@ -517,14 +517,14 @@ class TestAPattern:
             assert [record.value for record in driver.read("out")] == ["V"]
 
 
-def test_drops_are_reported_by_reason() -> None:
+def test_dropped_records_are_reported_by_reason() -> None:
     with Driver(word_count(), policies=ms.ErrorPolicies(process="skip")) as driver:
         driver.pipe("lines", None, None)
         driver.pipe("lines", None, "a")
         assert driver.dropped() == {"process error": 1}
 
 
-def test_topics_that_were_written_are_reported_with_repartitions() -> None:
+def test_produced_topics_include_repartition_topics() -> None:
     with Driver(word_count(), application_id="app") as driver:
         assert driver.produced_topics() == frozenset()
         driver.pipe("lines", None, "a")
@@ -532,7 +532,7 @@ def test_topics_that_were_written_are_reported_with_repartitions() -> None:
         assert driver.produced_topics() == {"out", "app-counts-repartition"}
 
 
-def test_all_stores_are_given_by_name() -> None:
+def test_all_stores_are_returned_by_name() -> None:
     builder = ms.StreamsBuilder()
     builder.global_table("rates", store="rates")
     builder.stream("in").group_by_key().count(store="counts")

@@ -23,8 +23,8 @@ def topology() -> ms.Topology:
 
 @pytest.fixture
 def driver() -> Iterator[TopologyTestDriver]:
-    with TopologyTestDriver(topology()) as made:
-        yield made
+    with TopologyTestDriver(topology()) as open_driver:
+        yield open_driver
 
 
 @pytest.mark.parametrize(
@@ -59,18 +59,18 @@ def driver() -> Iterator[TopologyTestDriver]:
         ),
     ],
 )
-def test_an_option_of_another_kind_is_refused(options: dict[str, Any], why: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(why)):
         TopologyTestDriver(topology(), **options)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 300])
-def test_an_application_that_could_not_exist_is_refused(name: str) -> None:
+def test_an_invalid_application_id_is_refused(name: str) -> None:
     with pytest.raises(TopologyError, match="cannot be the name of an application"):
         TopologyTestDriver(topology(), application_id=name)
 
 
-def test_a_timestamp_that_kafka_cannot_store_breaks_nothing(driver: TopologyTestDriver) -> None:
+def test_a_timestamp_that_kafka_cannot_store_is_refused_without_effect(driver: TopologyTestDriver) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"timestamp={2**63}: it must be a whole number of ms")):
         driver.pipe("in", "k", "v", 2**63)
     driver.pipe("in", "k", "v", 2**63 - 1)
@@ -78,12 +78,12 @@ def test_a_timestamp_that_kafka_cannot_store_breaks_nothing(driver: TopologyTest
 
 
 @pytest.mark.parametrize("start", ["noon", 1.5, date(2026, 1, 31), 2**63])
-def test_a_topic_starts_at_a_time(driver: TopologyTestDriver, start: Any) -> None:
+def test_an_invalid_start_time_of_a_topic_is_refused(driver: TopologyTestDriver, start: Any) -> None:
     with pytest.raises(SettingsError, match=r"start=.*: it must be a whole number of ms"):
         driver.input_topic("in", start=start)
 
 
-def test_a_topic_has_serdes(driver: TopologyTestDriver) -> None:
+def test_a_topic_refuses_arguments_that_are_not_serdes(driver: TopologyTestDriver) -> None:
     wrong: Any = str
     with pytest.raises(SettingsError, match="<class 'str'> is not a serde"):
         driver.input_topic("in", value=wrong)
@@ -92,13 +92,13 @@ def test_a_topic_has_serdes(driver: TopologyTestDriver) -> None:
 
 
 @pytest.mark.parametrize("name", [None, 5])
-def test_a_topic_has_a_name(driver: TopologyTestDriver, name: Any) -> None:
+def test_a_topic_name_must_be_text(driver: TopologyTestDriver, name: Any) -> None:
     for method in (driver.read, driver.output_topic):
         with pytest.raises(TopicNotFoundError, match="not the name of a topic"):
             method(name)
 
 
-def test_a_topic_that_is_not_read_is_not_released(driver: TopologyTestDriver) -> None:
+def test_a_topic_that_is_not_read_cannot_be_released(driver: TopologyTestDriver) -> None:
     with pytest.raises(TopicNotFoundError, match="the topology does not read topic 'inn'"):
         driver.release("inn")
 

@@ -19,6 +19,6 @@ from millstream.testing import EmbeddedKafka
         ({"brokers": 3, "relayed": [(1, 2)]}, "relayed must have one entry for each of the 3 brokers, not 1"),
     ],
 )
-def test_numbers_with_which_no_broker_can_start_are_refused(options: dict[str, Any], why: str) -> None:
+def test_impossible_numbers_of_brokers_and_partitions_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         EmbeddedKafka(**options)

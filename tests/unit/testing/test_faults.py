@@ -1,4 +1,4 @@
-"""Faults in the test driver: state that survives a crash, records that are sent again, and orders of arrival."""
+"""Faults in the test driver: crashes, redelivered micro-batches, and shuffled arrivals."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def counting() -> ms.Topology:
     return builder.build()
 
 
-class Careless(ms.Processor[str, str, str, str]):
+class NonIdempotent(ms.Processor[str, str, str, str]):
     """Calls a service before it updates its state: the service receives a redelivered record twice."""
 
-    sent: list[str] = []  # noqa: RUF012 - what the world outside has seen
+    sent: list[str] = []  # noqa: RUF012 - what the service has received
     closed = 0
 
     def init(self, context: ms.ProcessorContext[str, str]) -> None:
@@ -31,22 +31,22 @@ class Careless(ms.Processor[str, str, str, str]):
 
     def process(self, record: ms.Record[str, str]) -> None:
         if self.seen.get(record.key) is None:
-            Careless.sent.append(record.key)
+            NonIdempotent.sent.append(record.key)
             self.seen.put(record.key, record.value)
 
     def close(self) -> None:
-        Careless.closed += 1
+        NonIdempotent.closed += 1
 
 
-def careless() -> ms.Topology:
+def non_idempotent() -> ms.Topology:
     builder = ms.StreamsBuilder()
     builder.add_state_store(ms.stores.key_value("seen", ms.serdes.string, ms.serdes.string))
-    builder.stream("in").process(Careless, stores=["seen"])
-    Careless.sent, Careless.closed = [], 0
+    builder.stream("in").process(NonIdempotent, stores=["seen"])
+    NonIdempotent.sent, NonIdempotent.closed = [], 0
     return builder.build()
 
 
-def test_a_crash_keeps_what_was_committed_and_what_was_sent() -> None:
+def test_a_crash_keeps_committed_state_and_sent_records() -> None:
     with Driver(counting(), commit_every=2, wall_clock_ms=7) as driver:
         for key in ("a", "a", "b"):
             driver.pipe("in", key, "v")
@@ -60,16 +60,16 @@ def test_a_crash_keeps_what_was_committed_and_what_was_sent() -> None:
 
 
 def test_a_crash_does_not_close_processors() -> None:
-    with Driver(careless()) as driver:
+    with Driver(non_idempotent()) as driver:
         driver.pipe("in", "a", "v")
-        before = Careless.closed
+        before = NonIdempotent.closed
         driver.crash()
-        assert Careless.closed == before
+        assert NonIdempotent.closed == before
         driver.pipe("in", "a", "v")
-        assert Careless.sent == ["a"]
+        assert NonIdempotent.sent == ["a"]
 
 
-def test_calls_in_flight_are_made_again_after_a_crash() -> None:
+def test_calls_in_flight_are_repeated_after_a_crash() -> None:
     calls = []
 
     async def slow(value: str) -> str:
@@ -98,14 +98,14 @@ def test_a_redelivered_micro_batch_changes_stores_once_and_sends_again() -> None
 
 
 def test_redelivery_shows_an_effect_that_is_not_idempotent() -> None:
-    with Driver(careless()) as driver:
+    with Driver(non_idempotent()) as driver:
         driver.redeliver()
         driver.pipe("in", "a", "v")
-    assert Careless.sent == ["a", "a"]
+    assert NonIdempotent.sent == ["a", "a"]
 
 
 @pytest.mark.parametrize("times", [0, -1, 1.5, None])
-def test_impossible_numbers_of_redeliveries(times: Any) -> None:
+def test_impossible_numbers_of_redeliveries_are_refused(times: Any) -> None:
     with Driver(counting()) as driver, pytest.raises(SettingsError, match="at least 1"):
         driver.redeliver(times)
 
@@ -113,7 +113,7 @@ def test_impossible_numbers_of_redeliveries(times: Any) -> None:
 def test_a_failure_uses_up_a_redelivery() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(lambda value: failing.pop() if failing else value).to("out")
-    failing: list[object] = [5]  # no text: the sink fails
+    failing: list[object] = [5]  # not text: the sink fails
     with Driver(builder.build()) as driver:
         driver.redeliver()
         with pytest.raises(MillstreamError):

@@ -1,4 +1,4 @@
-"""A processor alone, with a context that notes what it asks for."""
+"""A processor without a driver, with a mock context that captures its requests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import millstream as ms
 from millstream.core.model.errors import StoreError
 
 
-class Greedy(ms.Processor[str, str, str, int]):
-    """Uses all that a context has."""
+class CountingProcessor(ms.Processor[str, str, str, int]):
+    """Uses a store, a punctuation, a counter, commits and forwards of its context."""
 
     stores = (ms.stores.key_value("seen", ms.serdes.string, ms.serdes.int64),)
 
     def init(self, context: ms.ProcessorContext[str, int]) -> None:
         super().init(context)
         self.seen = context.state_store("seen")
-        self.flush = context.schedule(timedelta(seconds=1), ms.stream_time, self.tell, start_time=5)
+        self.flush = context.schedule(timedelta(seconds=1), ms.stream_time, self.forward_counts, start_time=5)
 
     def process(self, record: ms.Record[str, str]) -> None:
         self.seen.put(record.key, (self.seen.get(record.key) or 0) + 1)
@@ -28,18 +28,18 @@ class Greedy(ms.Processor[str, str, str, int]):
         if record.value == "stop":
             self.flush.cancel()
 
-    def tell(self, now_ms: int) -> None:
+    def forward_counts(self, now_ms: int) -> None:
         for key, count in self.seen.all():
             self.context.forward(ms.Record(key, count, now_ms), "counts")
 
 
 @pytest.fixture
 def context() -> ms.testing.MockProcessorContext:
-    return ms.testing.MockProcessorContext(stores=Greedy.stores)
+    return ms.testing.MockProcessorContext(stores=CountingProcessor.stores)
 
 
-def test_what_a_processor_asks_for_is_captured(context: ms.testing.MockProcessorContext) -> None:
-    processor = Greedy()
+def test_requests_of_a_processor_are_captured(context: ms.testing.MockProcessorContext) -> None:
+    processor = CountingProcessor()
     processor.init(context)
     assert not context.commit_requested
     for key in "aba":
@@ -49,12 +49,12 @@ def test_what_a_processor_asks_for_is_captured(context: ms.testing.MockProcessor
     assert (punctuator.interval_ms, punctuator.kind, punctuator.start_time) == (1_000, ms.stream_time, 5)
     punctuator.callback(7)
     assert context.forwarded == [(ms.Record("a", 2, 7), "counts"), (ms.Record("b", 1, 7), "counts")]
-    assert context.scheduled(processor.tell) == (punctuator,)
+    assert context.scheduled(processor.forward_counts) == (punctuator,)
     processor.process(ms.Record("a", "stop", 0))
-    assert (punctuator.cancelled, context.scheduled(processor.tell)) == (True, ())
+    assert (punctuator.cancelled, context.scheduled(processor.forward_counts)) == (True, ())
 
 
-def test_it_has_what_every_context_has(context: Any) -> None:
+def test_the_mock_has_all_members_of_a_processor_context(context: Any) -> None:
     protocol: Any = ms.ProcessorContext
     names = {name for name in vars(protocol) if not name.startswith("_")}
     assert {name for name in names if not hasattr(context, name)} == set()
@@ -67,17 +67,17 @@ def test_calls_and_acknowledgements_are_captured(context: ms.testing.MockProcess
     assert (context.issued, context.acknowledged) == ([(print, repr, (1, 2))], [metadata])
 
 
-def test_a_store_is_given_for_its_name_or_its_specification(
+def test_a_store_is_returned_for_its_name_or_its_specification(
     context: ms.testing.MockProcessorContext,
 ) -> None:
-    assert context.state_store(Greedy.stores[0]) is context.state_store("seen")
+    assert context.state_store(CountingProcessor.stores[0]) is context.state_store("seen")
 
 
-def test_a_store_that_was_not_given_is_reported(context: ms.testing.MockProcessorContext) -> None:
+def test_an_unknown_store_is_reported_with_the_known_ones(context: ms.testing.MockProcessorContext) -> None:
     with pytest.raises(StoreError, match=r"no store 'else' \(it has: seen\)"):
         context.state_store("else")
 
 
-def test_an_interval_is_at_least_a_millisecond(context: ms.testing.MockProcessorContext) -> None:
+def test_an_interval_must_be_at_least_a_millisecond(context: ms.testing.MockProcessorContext) -> None:
     with pytest.raises(ValueError, match="at least 1 ms, not 0"):
         context.schedule(0, ms.wall_clock, lambda now: None)

@@ -1,4 +1,4 @@
-"""Slices of topics in files: nothing is lost on the way, and a driver processes them in the order of their times."""
+"""Slices of topics in files: they preserve every record, and a driver replays them in timestamp order."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ RECORDS = st.builds(
 
 
 @given(st.lists(RECORDS, max_size=8))
-def test_a_file_has_everything(
+def test_a_slice_file_preserves_every_record(
     tmp_path_factory: pytest.TempPathFactory, records: list[ConsumedRecord]
 ) -> None:
     file = tmp_path_factory.mktemp("slice") / "slice.jsonl"
     file.write_text("".join(slice_line(record) + "\n" for record in records), encoding="utf-8", newline="\n")
-    found = read_slice(file)
-    assert sorted(map(repr, found)) == sorted(map(repr, records))
+    read_back = read_slice(file)
+    assert sorted(map(repr, read_back)) == sorted(map(repr, records))
     for partition in set(map(partition_of, records)):
-        assert [record for record in found if partition_of(record) == partition] == [
+        assert [record for record in read_back if partition_of(record) == partition] == [
             record for record in records if partition_of(record) == partition
         ]
 
@@ -78,7 +78,7 @@ def test_a_driver_replays_a_slice(tmp_path: Path) -> None:
         '{"topic": "in", "timestamp": Infinity}',
     ],
 )
-def test_what_is_no_slice(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_slice_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "slice.jsonl"
     file.write_text(f'{{"topic": "in"}}\n{text}\n')
     with pytest.raises(SettingsError, match="line 2 of"):

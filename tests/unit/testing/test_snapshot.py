@@ -30,7 +30,7 @@ def counted(driver: Driver, *words: str) -> list[tuple[Any, Any]]:
     return driver.output_topic("out").read_pairs()
 
 
-def test_counts_and_offsets_go_on() -> None:
+def test_counts_and_offsets_continue() -> None:
     with Driver(counting()) as driver:
         counted(driver, "a", "b", "a")
         with driver.edited(counting()) as after:
@@ -39,7 +39,7 @@ def test_counts_and_offsets_go_on() -> None:
             assert after.committed_offset("in") == 5
 
 
-def test_an_edit_keeps_what_it_can() -> None:
+def test_an_edit_keeps_the_stores_that_it_does_not_change() -> None:
     def with_a_source_in_front() -> ms.Topology:
         builder = ms.StreamsBuilder()
         builder.stream("other").group_by_key().count(store="others")
@@ -59,7 +59,7 @@ def test_an_edit_keeps_what_it_can() -> None:
                 assert list(again.stores()) == ["counts"]
 
 
-def test_a_snapshot_is_not_changed_by_what_follows() -> None:
+def test_a_snapshot_is_not_changed_by_later_records() -> None:
     with Driver(counting()) as driver:
         counted(driver, "a")
         snapshot = driver.snapshot()
@@ -69,7 +69,7 @@ def test_a_snapshot_is_not_changed_by_what_follows() -> None:
                 assert counted(other, "a") == [("a", 2)]
 
 
-def test_times_and_schedules_go_on() -> None:
+def test_times_and_schedules_continue() -> None:
     def topology() -> ms.Topology:
         def init(context: ms.ProcessorContext) -> None:
             for kind in (ms.wall_clock, ms.stream_time):
@@ -90,7 +90,7 @@ def test_times_and_schedules_go_on() -> None:
             assert [record.timestamp for record in after.read("out")] == [1_010, 10]
 
 
-def test_what_was_collected_is_processed_first() -> None:
+def test_collected_records_are_processed_before_new_ones() -> None:
     with Driver(counting(), commit_every=10) as driver:
         counted(driver, "a", "a")
         with driver.edited(counting()) as after:
@@ -99,14 +99,14 @@ def test_what_was_collected_is_processed_first() -> None:
             assert after.output_topic("out").read_pairs() == [("a", 3)]
 
 
-def test_what_a_test_put_into_a_store_goes_on() -> None:
+def test_entries_that_a_test_put_into_a_store_are_kept() -> None:
     with Driver(counting()) as driver:
         driver.store("counts").put("a", (41, 0))
         with driver.edited(counting()) as after:
             assert counted(after, "a") == [("a", 42)]
 
 
-def test_global_stores_go_on() -> None:
+def test_global_stores_are_kept() -> None:
     def topology(value: Any = ms.serdes.string) -> ms.Topology:
         builder = ms.StreamsBuilder()
         rates = builder.global_table("rates", value=value, store="rates")
@@ -126,21 +126,21 @@ def test_global_stores_go_on() -> None:
                 after.edited(topology(INT))
 
 
-def test_every_partition_goes_on() -> None:
+def test_the_state_of_every_partition_is_kept() -> None:
     with Driver(counting(), partitions=4) as driver:
         counted(driver, *"abcdef")
         with driver.edited(counting()) as after:
             assert counted(after, *"fedcba") == [(word, 2) for word in "fedcba"]
 
 
-def test_a_store_may_have_another_name() -> None:
+def test_a_store_may_be_renamed() -> None:
     with Driver(counting("old")) as driver:
         counted(driver, "a")
         with driver.edited(counting("new"), renamed_stores={"old": "new"}) as after:
             assert counted(after, "a") == [("a", 2)]
 
 
-def test_records_that_wait_go_on_waiting() -> None:
+def test_waiting_records_continue_to_wait() -> None:
     def merged(*topics: str) -> ms.Topology:
         return processor_topology(
             processing(lambda context, record: context.forward(record)), topics=list(topics)
@@ -169,7 +169,7 @@ class TestCalls:
         stream.to("out")
         return builder.build()
 
-    def test_that_are_under_way_are_made_again(self) -> None:
+    def test_in_flight_are_repeated(self) -> None:
         _attempts.clear()
         with Driver(self.asking()) as driver:
             driver.pipe("in", "k", "v")
@@ -180,7 +180,7 @@ class TestCalls:
                 assert after.committed_offset("in") == 1
         assert _attempts == ["v", "v"]
 
-    def test_of_an_operator_that_is_gone_are_not_left_behind(self) -> None:
+    def test_of_a_removed_operator_block_an_edit_until_they_are_finished(self) -> None:
         with Driver(self.asking()) as driver:
             driver.pipe("in", "k", "v")
             with pytest.raises(IncompatibleTopologyError, match=r"'ask.*, and 1 of them are waiting there"):
@@ -193,32 +193,32 @@ class TestCalls:
     @pytest.mark.parametrize("before", ["process_async", "calls", "acknowledges", "map_values_async"])
     @pytest.mark.parametrize("now", ["process_async", "calls", "acknowledges", "map_values_async"])
     def test_do_not_continue_in_an_operator_of_another_kind(self, before: str, now: str) -> None:
-        with Driver(_working(before)) as driver:
+        with Driver(topology_with_operator(before)) as driver:
             driver.pipe("in", "k", "v")
             if before == now:
-                driver.edited(_working(now)).close()
+                driver.edited(topology_with_operator(now)).close()
             else:
                 with pytest.raises(
                     IncompatibleTopologyError, match=r"'work-unfinished' is .* left 1 record there"
                 ):
-                    driver.edited(_working(now))
+                    driver.edited(topology_with_operator(now))
 
     @pytest.mark.parametrize(
         ("before", "now"),
         [("map_values_async", "foreach_async"), ("foreach_async", "map_values_async")],
     )
     def test_continue_if_only_their_results_become_used_or_unused(self, before: str, now: str) -> None:
-        with Driver(_working(before)) as driver:
+        with Driver(topology_with_operator(before)) as driver:
             driver.pipe("in", "k", "v")
-            with driver.edited(_working(now)) as after:
+            with driver.edited(topology_with_operator(now)) as after:
                 after.advance_wall_clock(1_000)
                 assert after.committed_offset("in") == 1
 
-    def test_may_be_of_another_kind_once_all_are_finished(self) -> None:
-        with Driver(_working("map_values_async")) as driver:
+    def test_may_change_their_kind_once_all_are_finished(self) -> None:
+        with Driver(topology_with_operator("map_values_async")) as driver:
             driver.pipe("in", "k", "v")
             driver.advance_wall_clock(1_000)
-            driver.edited(_working("acknowledges")).close()
+            driver.edited(topology_with_operator("acknowledges")).close()
 
 
 class _Issuing(ms.Processor[Any, Any, Any, Any]):
@@ -230,7 +230,7 @@ class _Issuing(ms.Processor[Any, Any, Any, Any]):
 
 
 class _Acknowledging(ms.Processor[Any, Any, Any, Any]):
-    """Is never finished."""
+    """Never acknowledges a record."""
 
     def process(self, record: ms.Record[Any, Any]) -> None: ...
 
@@ -243,7 +243,7 @@ async def _acting(key: str, value: str) -> None:
     await _delayed(value)
 
 
-def _working(kind: str) -> ms.Topology:
+def topology_with_operator(kind: str) -> ms.Topology:
     """Return a topology whose operator ``work`` takes a second for each record."""
     builder = ms.StreamsBuilder()
     stream = builder.stream("in")
@@ -269,22 +269,22 @@ async def _delayed(value: str) -> str:
     return value.upper()
 
 
-class TestRefused:
-    """Edits that a checkpoint refuses are refused, and the driver does not change."""
+class TestRefusedEdits:
+    """The driver refuses the edits that a checkpoint refuses, and does not change."""
 
-    def refused(self, driver: Driver, topology: ms.Topology, match: str, **options: Any) -> None:
+    def assert_refused(self, driver: Driver, topology: ms.Topology, match: str, **options: Any) -> None:
         with pytest.raises((IncompatibleTopologyError, SettingsError), match=match):
             driver.edited(topology, **options)
 
-    def test_is_a_store_that_cannot_be_read(self) -> None:
+    def test_a_store_with_another_serde_is_refused(self) -> None:
         with Driver(counting()) as driver:
             counted(driver, "a")
-            self.refused(
+            self.assert_refused(
                 driver, counting(value=ms.serdes.string), "store 'counts' is .* but .* in the checkpoint"
             )
             assert counted(driver, "a") == [("a", 2)]
 
-    def test_is_another_way_of_records_to_their_store(self) -> None:
+    def test_another_repartitioning_in_front_of_a_store_is_refused(self) -> None:
         def direct(partitions: int | None) -> ms.Topology:
             builder = ms.StreamsBuilder()
             stream = builder.stream("in")
@@ -296,13 +296,13 @@ class TestRefused:
         for before, now in ((None, 8), (4, 8), (8, None)):
             with Driver(direct(before), partitions=3) as driver:
                 driver.pipe("in", "k", "v")
-                self.refused(driver, direct(now), "counts")
+                self.assert_refused(driver, direct(now), "counts")
 
-    def test_is_a_new_name_that_cannot_be(self) -> None:
+    def test_an_impossible_renaming_of_a_store_is_refused(self) -> None:
         with Driver(counting()) as driver:
-            self.refused(driver, counting(), "renamed_stores", renamed_stores={"counts": "else"})
+            self.assert_refused(driver, counting(), "renamed_stores", renamed_stores={"counts": "else"})
 
-    def test_is_a_snapshot_of_another_application(self) -> None:
+    def test_a_snapshot_of_another_application_is_refused(self) -> None:
         with Driver(counting(), application_id="a") as driver:
             snapshot = driver.snapshot()
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""Tables in tests: their meaning, and how differences are shown."""
+"""Markdown tables in tests: how cells are read, and how differences are shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_a_cell_means_what_was_written_into_it(value: Any) -> None:
+def test_a_cell_is_read_as_the_value_that_was_written(value: Any) -> None:
     cell = cell_of(value)
     (row,) = read_table(f"| key | value |\n| k | {cell} |", ("key", "value"))
     assert (value_in(row["value"]), row["key"]) == (value, "k")
@@ -51,7 +51,7 @@ def test_a_printed_cell_has_the_same_value_when_it_is_copied(value: Any, cell: s
     assert read_table(f"| value |\n| {cell} |", ("value",)) == [{"value": cell}]
 
 
-def test_a_versioned_store_has_values_and_times() -> None:
+def test_the_table_of_a_versioned_store_has_values_and_times() -> None:
     builder = ms.StreamsBuilder()
     rates = ms.stores.options("rates", history_retention=60_000)
     builder.table("prices", key=ms.serdes.string, value=ms.serdes.string, store=rates)
@@ -61,7 +61,7 @@ def test_a_versioned_store_has_values_and_times() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\u2028b", "a\x85b", ["\u2029"], {"\x9b31m": "\u202e"}])
-def test_a_cell_is_part_of_one_line_and_changes_no_terminal(value: Any) -> None:
+def test_a_cell_has_no_line_breaks_and_no_control_characters(value: Any) -> None:
     cell = cell_of(value)
     assert cell.isprintable()
     assert [value_in(row["value"]) for row in read_table(f"| value |\n| {cell} |", ("value",))] == [value]
@@ -77,12 +77,12 @@ def test_a_cell_is_part_of_one_line_and_changes_no_terminal(value: Any) -> None:
         (None, "is text in Markdown format, not None"),
     ],
 )
-def test_what_is_no_table(table: Any, why: str) -> None:
+def test_text_that_is_not_a_table_is_refused(table: Any, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         read_table(table, ("key", "value"))
 
 
-def test_a_row_of_dashes_is_left_out_only_below_the_head() -> None:
+def test_a_row_of_dashes_is_left_out_only_below_the_header() -> None:
     assert read_table("| value |\n|-------|\n| -     |\n| --    |", ("value",)) == [
         {"value": "-"},
         {"value": "--"},
@@ -112,7 +112,7 @@ RECORDS = """
 """.replace('"|"', '"\\u007c"')
 
 
-def test_records_and_stores(driver: Any) -> None:
+def test_records_can_be_piped_and_results_expected_as_tables(driver: Any) -> None:
     driver.pipe_table(RECORDS, "words")
     driver.expect("out", "| value | key |\n| 1 | a |\n| 1 | a |\n| 2 | a |")
     driver.expect("out", "| value |")
@@ -122,7 +122,7 @@ def test_records_and_stores(driver: Any) -> None:
     )
 
 
-def test_a_difference_shows_what_is_missing_and_what_is_too_much(driver: Any) -> None:
+def test_a_difference_shows_missing_and_unexpected_rows(driver: Any) -> None:
     driver.pipe_table(RECORDS, "words")
     with pytest.raises(AssertionError) as error:
         driver.expect("out", "| key | value |\n| a | 1 |\n| a | 3 |\n| a | 2 |")
@@ -139,7 +139,7 @@ def test_a_difference_shows_what_is_missing_and_what_is_too_much(driver: Any) ->
         driver.expect_store("counts", "| key | value |\n| a | 1 |")
 
 
-def test_the_wall_clock_advances() -> None:
+def test_a_row_can_advance_the_wall_clock() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values_async(lambda value: ms.delay(in_=50) if value == "late" else value).to(
         "out"
@@ -150,7 +150,7 @@ def test_the_wall_clock_advances() -> None:
         assert driver._runner.now_ms == 20
 
 
-def test_a_row_without_a_topic(driver: Any) -> None:
+def test_rows_without_a_topic_or_with_an_invalid_time_are_refused(driver: Any) -> None:
     with pytest.raises(SettingsError, match="has no topic"):
         driver.pipe_table("| key |\n| k |")
     with pytest.raises(SettingsError, match="column time has whole numbers, not 'soon'"):

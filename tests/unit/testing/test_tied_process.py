@@ -25,7 +25,7 @@ def sleeper(tmp_path: Path) -> Iterator[TiedProcess]:
 
 
 def test_a_suspension_ends_when_another_thread_resumes_the_process(sleeper: TiedProcess) -> None:
-    """The signals of two threads may meet: the process was resumed before it had stopped, and the first thread waited for ever."""
+    """The process may be resumed before it has stopped: the thread that suspends it must not wait forever."""
     done = threading.Event()
 
     def suspend() -> None:
@@ -48,7 +48,7 @@ def test_a_suspension_ends_when_another_thread_resumes_the_process(sleeper: Tied
         thread.join(_WAIT_S)
 
 
-def test_a_suspended_process_has_stopped(sleeper: TiedProcess) -> None:
+def test_a_process_has_stopped_when_its_suspension_returns(sleeper: TiedProcess) -> None:
     for _ in range(2):
         for _ in range(2):
             sleeper.signal(signal.SIGSTOP)
@@ -57,7 +57,7 @@ def test_a_suspended_process_has_stopped(sleeper: TiedProcess) -> None:
         assert psutil.Process(sleeper.pid).status() != psutil.STATUS_STOPPED
 
 
-def test_a_process_that_has_ended_is_not_awaited(sleeper: TiedProcess) -> None:
+def test_suspending_an_ended_process_does_not_wait(sleeper: TiedProcess) -> None:
     sleeper.signal(signal.SIGKILL)
     sleeper.signal(signal.SIGSTOP)
     sleeper.end()

@@ -1,4 +1,4 @@
-"""Topics as objects: serdes of the test, automatic timestamps, and the ways to read."""
+"""Input and output topics of the test driver: serdes, automatic timestamps, ways to read, and cycles of topics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def labelled(label: str) -> ms.Serde[Any]:
 class TestInput:
     @pytest.mark.parametrize("own_key", [True, False])
     @pytest.mark.parametrize("own_value", [True, False])
-    def test_serdes_see_the_topic_and_the_headers_the_key_first(self, own_key: bool, own_value: bool) -> None:
+    def test_serdes_receive_the_topic_and_headers_and_the_key_is_serialized_first(
+        self, own_key: bool, own_value: bool
+    ) -> None:
         with Driver(echo(key=labelled("source"), value=labelled("source"))) as driver:
             topic = driver.input_topic(
                 "in", key=labelled("own") if own_key else None, value=labelled("own") if own_value else None
@@ -50,19 +52,19 @@ class TestInput:
         key, value = ("own" if own else "source" for own in (own_key, own_value))
         assert data[:3] == (("h", b""), (key, b"in key 1"), (value, b"in value 2"))
 
-    def test_bytes_are_taken_as_they_are_without_a_serde_of_the_tests_own(self) -> None:
+    def test_bytes_are_piped_unchanged_without_a_serde(self) -> None:
         with Driver(echo()) as driver:
             driver.input_topic("in", value=ms.serdes.bytes).pipe(b"k", b"v")
             assert [(record.key, record.value) for record in driver.read("out")] == [("k", "v")]
 
-    def test_times_begin_with_the_wall_clock_and_stand(self) -> None:
+    def test_times_start_at_the_wall_clock_and_do_not_advance(self) -> None:
         with Driver(echo(), wall_clock_ms=7) as driver:
             driver.input_topic("in").pipe_values(["a", "b"])
             assert timestamps(driver) == [7, 7]
 
     @pytest.mark.parametrize("start", [1_000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)])
     @pytest.mark.parametrize("advance", [500, timedelta(milliseconds=500)])
-    def test_times_go_on_by_themselves(self, start: Any, advance: Any) -> None:
+    def test_times_advance_automatically(self, start: Any, advance: Any) -> None:
         with Driver(echo()) as driver:
             topic = driver.input_topic("in", start=start, advance=advance)
             topic.pipe_all([("k", "a"), ("k", "b")])
@@ -91,30 +93,30 @@ class TestInput:
             time.tzset()
 
     @pytest.mark.parametrize("back", [-1, timedelta(seconds=-1)])
-    def test_times_do_not_go_back(self, back: Any) -> None:
+    def test_times_cannot_go_back(self, back: Any) -> None:
         with Driver(echo()) as driver:
             with pytest.raises(ValueError, match=r"^advance\(.* cannot go back"):
                 driver.input_topic("in", advance=back)
             with pytest.raises(ValueError, match=r"^advance_time\(.* cannot go back"):
                 driver.input_topic("in").advance_time(back)
 
-    def test_serdes_may_be_others_than_those_of_the_source(self) -> None:
+    def test_serdes_may_differ_from_those_of_the_source(self) -> None:
         with Driver(echo(value=INT)) as driver:
             topic = driver.input_topic("in", key=INT, value=ms.serdes.bytes)
             topic.pipe(1, (5).to_bytes(8, "big"))
             out = driver.output_topic("out", key=INT, value=INT)
             assert out.read_one() == ms.Record(1, 5, 0)
 
-    def test_serdes_are_those_of_the_source_unless_others_are_given(self) -> None:
+    def test_serdes_default_to_those_of_the_source(self) -> None:
         with Driver(echo(value=INT)) as driver:
             driver.input_topic("in").pipe("k", 5)
             assert driver.output_topic("out", value=INT).read_pairs() == [("k", 5)]
 
-    def test_what_does_not_fit_is_refused(self) -> None:
+    def test_a_value_that_does_not_fit_its_serde_is_refused(self) -> None:
         with Driver(echo()) as driver, pytest.raises(SerdeError, match=r"serdes\.int64 takes an int"):
             driver.input_topic("in", value=INT).pipe("k", "five")  # type: ignore[arg-type]
 
-    def test_headers_go_through(self) -> None:
+    def test_headers_are_passed_on(self) -> None:
         with Driver(echo()) as driver:
             driver.input_topic("in").pipe("k", None, headers=[("h", b"1")])
             assert driver.read("out") == [ms.Record("k", None, 0, (("h", b"1"),))]
@@ -134,18 +136,18 @@ class TestOutput:
         driver.input_topic("in").pipe_all(pairs)
         return driver.output_topic("out")
 
-    def test_records_are_taken_in_their_order(self) -> None:
+    def test_records_are_read_in_order(self) -> None:
         out = self.piped(("a", "1"), ("b", "2"), ("c", "3"))
         assert (len(out), out.is_empty) == (3, False)
         assert out.read_one() == ms.Record("a", "1", 0)
         assert out.read_values() == ["2", "3"]
         assert (len(out), out.is_empty, out.read_all()) == (0, True, [])
 
-    def test_there_is_none_to_read(self) -> None:
+    def test_reading_an_empty_topic_is_an_error(self) -> None:
         with pytest.raises(LookupError, match="topic 'out' has no record to read"):
             self.piped().read_one()
 
-    def test_two_objects_share_what_is_there(self) -> None:
+    def test_two_objects_of_a_topic_share_its_records(self) -> None:
         with Driver(echo()) as driver:
             first, second = driver.output_topic("out"), driver.output_topic("out")
             driver.input_topic("in").pipe_values(["1", "2", "3"])
@@ -154,11 +156,11 @@ class TestOutput:
             driver.pipe("in", None, "4")
             assert (len(first), second.read_values()) == (1, ["4"])
 
-    def test_as_a_table_it_has_the_last_value_of_each_key(self) -> None:
+    def test_read_as_table_returns_the_last_value_of_each_key(self) -> None:
         out = self.piped(("a", "1"), ("b", "2"), ("a", "3"), ("b", None))
         assert out.read_as_table() == {"a": "3"}
 
-    def test_a_table_has_no_row_without_a_key(self) -> None:
+    def test_read_as_table_refuses_a_record_without_a_key(self) -> None:
         with pytest.raises(ValueError, match=r"topic 'out' has a record without a key, .* value='1'"):
             self.piped((None, "1")).read_as_table()
 
@@ -188,7 +190,7 @@ def reader(topic: str) -> SubTopology | None:
     return SubTopology(numbers[topic], {}, {}) if topic in numbers else None
 
 
-def test_many_records_without_a_cycle_are_no_cycle() -> None:
+def test_many_records_without_a_cycle_are_accepted() -> None:
     derived = DerivedRecords(reader)
     derived.begin(1)
     derived.sent(0, "middle")

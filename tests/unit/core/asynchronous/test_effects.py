@@ -1,4 +1,4 @@
-"""What the functions of asynchronous operators may return, and what is kept of it."""
+"""Which results of the functions of asynchronous operators are sent to the task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def test_a_result_that_nobody_reads_is_not_sent_to_the_task() -> None:
+def test_an_unused_result_is_not_sent_to_the_task() -> None:
     async def save(key: str, value: str) -> threading.Lock:
         return threading.Lock()
 
@@ -39,21 +39,21 @@ def test_a_result_that_nobody_reads_is_not_sent_to_the_task() -> None:
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_answers_are_kept_also_without_parentheses(answer: Any) -> None:
+def test_an_answer_is_sent_to_the_task_with_or_without_parentheses(answer: Any) -> None:
     assert result_of(lambda key, value: answer, "k", "v") is answer
 
 
-def test_of_a_batch_each_answer_and_each_exception_is_kept() -> None:
+def test_the_answers_and_exceptions_of_a_batch_are_sent_to_the_task() -> None:
     error = OSError("down")
-    given = (ms.skip(), error, threading.Lock(), ms.skip)
+    returned = (ms.skip(), error, threading.Lock(), ms.skip)
 
     async def save(keys: list[str], values: list[str]) -> Any:
-        return given
+        return returned
 
-    for function in (save, lambda keys, values: given):
+    for function in (save, lambda keys, values: returned):
         result = result_of(function, ["k"] * 4, ["v"] * 4, batch=(4, 10))
         assert result == [ms.skip(), error, None, ms.skip]
 
 
-def test_a_batch_whose_result_is_no_list_is_judged_with_its_records() -> None:
+def test_a_batch_result_that_is_not_a_list_is_sent_to_the_task_unchanged() -> None:
     assert result_of(lambda keys, values: 5, ["k"], ["v"], batch=(4, 10)) == 5

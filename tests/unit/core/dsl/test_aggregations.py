@@ -25,8 +25,8 @@ def run(
         return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
 
 
-class TestOfStreams:
-    def test_count(self) -> None:
+class TestStreams:
+    def test_count_ignores_records_without_a_key_or_a_value(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.stream("in").group_by_key().count(store="s")
 
@@ -54,7 +54,7 @@ class TestOfStreams:
             ("a", ["x", "z"], 2),
         ]
 
-    def test_an_aggregate_changed_in_place_is_kept_too(self) -> None:
+    def test_an_aggregate_that_is_changed_in_place_is_stored(self) -> None:
         def append(key: Any, value: Any, items: list[Any]) -> list[Any]:
             items.append(value)
             return items
@@ -69,7 +69,7 @@ class TestOfStreams:
             ("a", ["x", "y"], 1),
         ]
 
-    def test_none_deletes_the_key(self) -> None:
+    def test_a_result_of_none_deletes_the_key(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             grouped = builder.stream("in").group_by_key()
             return grouped.reduce(lambda so_far, value: None if value == "!" else so_far + value, store="s")
@@ -80,7 +80,7 @@ class TestOfStreams:
             ("a", "y", 2),
         ]
 
-    def test_the_timestamp_is_the_largest_so_far(self) -> None:
+    def test_the_timestamp_of_a_result_is_the_largest_so_far(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.stream("in").group_by_key().count(store="s")
 
@@ -105,7 +105,7 @@ class TestTables:
 
         assert run(define, ("a", "x"), ("a", None)) == [("a", "X", 0), ("a", None, 1)]
 
-    def test_map_values_with_key(self) -> None:
+    def test_map_values_can_use_the_key(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.table("in").map_values(lambda k, v: k + v, with_key=True)
 
@@ -120,7 +120,7 @@ class TestTables:
             ("a", None, 2),
         ]
 
-    def test_filter_not_is_the_opposite(self) -> None:
+    def test_filter_not_is_the_opposite_of_filter(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return builder.table("in").filter_not(lambda k, v: v > "m")
 
@@ -135,7 +135,7 @@ class TestTables:
             driver.pipe("in", "a", None, 5)
             assert driver.store("upper").get("a") is None
 
-    def test_of_several_steps(self) -> None:
+    def test_a_chain_of_steps_forwards_deletions(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             lengths = builder.table("in").map_values(len).filter(lambda k, v: v % 2 == 0)
             return lengths.map_values(str)
@@ -179,7 +179,7 @@ class TestGroupedTables:
             ("g", 13, 2),
         ]
 
-    def test_reduce(self) -> None:
+    def test_reduce_adds_new_values_and_subtracts_old_ones(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             return self.by_value(builder).reduce(lambda a, b: a + b, lambda a, b: a.replace(b, ""), store="s")
 
@@ -196,7 +196,7 @@ class TestGroupedTables:
 
         assert run(define, ("a", "?"), ("a", "g"), ("a", "?"), value=INT) == [("g", 1, 1), ("g", 0, 2)]
 
-    def test_is_repartitioned_once_for_all_its_aggregations(self) -> None:
+    def test_a_grouped_table_is_repartitioned_once_for_all_its_aggregations(self) -> None:
         builder = ms.StreamsBuilder()
         grouped = builder.table("in").group_by(
             lambda k, v: (v, k), key=ms.serdes.bytes, value=INT, name="groups"
@@ -206,7 +206,7 @@ class TestGroupedTables:
         (node,) = (n for n in builder.build().nodes.values() if isinstance(n, Repartition))
         assert (node.topic_name, node.key.name, node.value.name) == ("groups", "bytes", "change(int64)")
 
-    def test_of_a_filtered_table_sees_old_values(self) -> None:
+    def test_an_aggregation_of_a_filtered_table_sees_old_values(self) -> None:
         def define(builder: ms.StreamsBuilder) -> ms.KTable[Any, Any]:
             words = builder.table("in").map_values(str.lower).filter(lambda k, v: v != "x")
             return words.group_by(lambda k, v: (v, k)).count(store="s")

@@ -1,7 +1,7 @@
 """Methods that build a topology refuse None, and arguments that are not callable, at the call.
 
-The cases are made from the signatures: a new method, parameter or function of the public API is a case by itself. Each parameter
-whose annotation does not admit None is given None, and the message must name it.
+The cases are derived from the signatures, so they cover a new method, parameter or function of the public API automatically. Each
+parameter whose annotation excludes None is passed None, and the message must name the parameter.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from millstream.core import dsl
 from millstream.core.model import serdes as core_serdes
 from millstream.core.model.errors import ArgumentError, TopologyError
 
-INSIDE = ("Graph", "Names", "Printing", "change", "never_null")
-"""What is in these modules and no user meets."""
+INTERNAL = ("Graph", "Names", "Printing", "change", "never_null")
+"""Names in these modules that are not public."""
 
 
 STORE = ms.stores.key_value("store", ms.serdes.string, ms.serdes.string)
@@ -50,7 +50,7 @@ def classes() -> Iterator[type]:
         yield from (
             cls
             for cls in own
-            if not (issubclass(cls, tuple) or cls.__name__ in INSIDE or cls.__name__[0] == "_")
+            if not (issubclass(cls, tuple) or cls.__name__ in INTERNAL or cls.__name__[0] == "_")
         )
     yield from (ms.Topology, ms.Suppressed, ms.EmitStrategy)
 
@@ -67,9 +67,9 @@ def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
         if inspect.isfunction(each) and each.__module__ in (ms.serdes.__name__, core_serdes.__name__)
     )
     for function in own:
-        makes = str(inspect.signature(function).return_annotation)
-        public = function.__name__[0] != "_" and function.__name__ not in INSIDE
-        if public and makes.startswith("Serde"):
+        returns = str(inspect.signature(function).return_annotation)
+        public = function.__name__[0] != "_" and function.__name__ not in INTERNAL
+        if public and returns.startswith("Serde"):
             yield function, None
     for name in (
         "StreamsBuilder",
@@ -89,7 +89,7 @@ def functions() -> Iterator[tuple[Callable[..., Any], type | None]]:
 
 
 def members(annotation: str) -> list[str]:
-    """Split a union where it is not inside of brackets."""
+    """Split a union at the bars outside of brackets."""
     parts, depth = [""], 0
     for letter in annotation:
         depth += (letter in "[(") - (letter in "])")
@@ -118,10 +118,10 @@ def cases() -> Iterator[Case]:
 CASES = list(dict.fromkeys(cases()))
 
 
-def fitting(annotation: str) -> object:
-    """Return something that a parameter takes."""
+def valid_argument(annotation: str) -> object:
+    """Return a valid value for a parameter with this annotation."""
     first = members(annotation)[0]
-    some = {
+    examples = {
         "str": "x",
         "Serde": ms.serdes.string,
         "StoreSpec": STORE,
@@ -130,37 +130,37 @@ def fitting(annotation: str) -> object:
         "bool": True,
     }
     for handle in (ms.KStream, ms.KTable, ms.KGroupedStream):
-        some[handle.__name__] = handle.__new__(handle)
-    return next((each for start, each in some.items() if first.startswith(start)), object())
+        examples[handle.__name__] = handle.__new__(handle)
+    return next((each for start, each in examples.items() if first.startswith(start)), object())
 
 
 def concrete(owner: type) -> type:
-    """Return a class, or the first class derived from it that has objects."""
+    """Return the class, or its first concrete subclass."""
     return concrete(owner.__subclasses__()[0]) if inspect.isabstract(owner) else owner
 
 
 def call(case: Case, value: object) -> None:
-    """Call with a value for the parameter, and with something for what else is demanded."""
+    """Call with this value for the parameter, and with valid values for the other required parameters."""
     owner = None if case.owner is None else concrete(case.owner)
     args: list[object] = [] if owner is None else [owner.__new__(owner)]
     kwargs: dict[str, object] = {}
     for name, parameter in inspect.signature(case.function).parameters.items():
         if name in ("self", "cls") or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
-        given = value if name == case.parameter else fitting(str(parameter.annotation))
+        argument = value if name == case.parameter else valid_argument(str(parameter.annotation))
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            args.extend([given] if name == case.parameter else [])
+            args.extend([argument] if name == case.parameter else [])
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             if name == case.parameter or parameter.default is inspect.Parameter.empty:
-                kwargs[name] = given
+                kwargs[name] = argument
         elif name == case.parameter or parameter.default is inspect.Parameter.empty:
-            args.append(given)
+            args.append(argument)
         else:
             args.append(parameter.default)
     case.function(*args, **kwargs)
 
 
-def test_there_are_cases_of_every_kind() -> None:
+def test_the_cases_cover_every_kind_of_method() -> None:
     assert len(CASES) > 220
     assert {"filter", "aggregate", "add_sink", "of", "windowed_by", "cogroup"} <= {
         c.function.__name__ for c in CASES
@@ -168,7 +168,7 @@ def test_there_are_cases_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_none_is_refused_with_the_name_of_the_parameter(case: Case) -> None:
+def test_the_message_for_none_names_the_parameter(case: Case) -> None:
     with pytest.raises(ArgumentError, match=rf"{case.parameter} must .*None"):
         call(case, None)
 
@@ -184,7 +184,7 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("case", FUNCTIONS, ids=str)
-def test_what_cannot_be_called_is_no_function(case: Case) -> None:
+def test_a_value_that_is_not_callable_is_rejected(case: Case) -> None:
     with pytest.raises(ArgumentError, match=rf"{case.parameter} must be callable, not 5"):
         call(case, 5)
 
@@ -203,12 +203,12 @@ USES: dict[str, Callable[[ms.KStream[str, str]], object]] = {
 
 
 @pytest.mark.parametrize("parameter", USES)
-def test_it_is_refused_where_it_is_said(parameter: str) -> None:
+def test_an_invalid_argument_is_rejected_by_the_call_that_passes_it(parameter: str) -> None:
     with pytest.raises(TopologyError, match=f"{parameter} must "):
         USES[parameter](ms.StreamsBuilder().stream("in"))
 
 
-def test_a_missing_argument_is_what_python_says_it_is() -> None:
+def test_a_missing_argument_raises_the_type_error_of_python() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'predicate'"):
         ms.StreamsBuilder().stream("in").filter()  # type: ignore[call-arg]
 
@@ -292,14 +292,14 @@ WRONG: dict[str, tuple[Callable[[ms.StreamsBuilder], object], str]] = {
 
 
 @pytest.mark.parametrize(("build", "message"), WRONG.values(), ids=WRONG.keys())
-def test_what_cannot_be_used_is_refused_with_what_to_do(
+def test_the_message_for_an_invalid_argument_says_what_to_do(
     build: Callable[[ms.StreamsBuilder], object], message: str
 ) -> None:
     with pytest.raises(TopologyError, match=message):
         build(ms.StreamsBuilder())
 
 
-def test_names_of_stores_may_be_any_iterable() -> None:
+def test_store_names_may_be_any_iterable() -> None:
     for stores in (["store"], ("store",), {"store"}, {"store": 1}, iter(["store"])):
         builder = ms.StreamsBuilder().add_state_store(STORE)
         builder.stream("in").process(Quiet, stores=stores)

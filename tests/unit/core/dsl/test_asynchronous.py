@@ -1,4 +1,4 @@
-"""Asynchronous operators through the test driver: order, answers, failures, limits, effects."""
+"""Asynchronous operators in the test driver: order, limits, answers, failures, batches and effects."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ INT = ms.serdes.int64
 
 
 class Journal:
-    """Notes when calls begin and end, in ms of the driver's clock."""
+    """Records when calls begin and end, in ms of the driver's clock."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, Any]] = []
         self.ended: list[tuple[int, Any]] = []
         self.running = 0
-        self.most = 0
+        self.max_running = 0
 
     async def sleep(self, key: Any, value: str) -> str:
-        """Take as many ms as the value says behind its colon."""
+        """Sleep for the number of ms after the colon in the value."""
         self.begun.append((_now(), value))
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.max_running = max(self.max_running, self.running)
         try:
             await asyncio.sleep(int(value.rpartition(":")[2]) / 1000)
         finally:
@@ -68,7 +68,7 @@ class TestOrder:
             ("key", ["B1:10", "C1:20", "A1:30", "A2:5"]),
         ],
     )
-    def test_results_go_on_in_the_order_that_was_asked_for(self, order: Any, expected: list[str]) -> None:
+    def test_results_are_forwarded_in_the_requested_order(self, order: Any, expected: list[str]) -> None:
         with Driver(mapping(Journal().sleep, order=order)) as driver:
             pipe(driver, *self.ROWS)
             assert out(driver) == []
@@ -89,7 +89,7 @@ class TestOrder:
             driver.advance_wall_clock(10)
             assert out(driver) == ["2:5", "1:10"]
 
-    def test_keys_that_cannot_be_hashed_are_keys_too(self) -> None:
+    def test_unhashable_keys_keep_their_order(self) -> None:
         journal, builder = Journal(), ms.StreamsBuilder()
         stream = builder.stream("in", key=ms.serdes.json, value=ms.serdes.string)
         stream.map_values_async(journal.sleep, with_key=True).to("out")
@@ -99,20 +99,20 @@ class TestOrder:
             driver.advance_wall_clock(15)
         assert journal.ended == [(10, "1:10"), (15, "2:5")]
 
-    def test_key_timestamp_and_headers_stay(self) -> None:
+    def test_key_timestamp_and_headers_are_kept(self) -> None:
         with Driver(mapping(Journal().sleep)) as driver:
             driver.pipe("in", "k", "v:7", timestamp=42, headers=(("h", b"x"),))
             driver.advance_wall_clock(7)
             assert driver.read("out") == [ms.Record("k", "V:7", 42, (("h", b"x"),))]
 
-    def test_plain_functions_are_called_on_the_spot(self) -> None:
+    def test_plain_functions_are_called_immediately(self) -> None:
         with Driver(mapping(str.upper, with_key=False)) as driver:
             pipe(driver, ("k", "v"))
             assert out(driver) == ["V"]
 
 
-class TestFrontier:
-    def test_an_offset_is_never_committed_past_an_unfinished_record(self) -> None:
+class TestCommittedOffset:
+    def test_the_committed_offset_never_passes_an_unfinished_record(self) -> None:
         with Driver(mapping(Journal().sleep, order="completion")) as driver:
             pipe(driver, ("a", "1:10"), ("b", "2:50"), ("c", "3:20"))
             committed = []
@@ -122,7 +122,7 @@ class TestFrontier:
             assert committed == [0, 1, 1, 1, 1, 3]
             assert out(driver) == ["1:10", "3:20", "2:50"]
 
-    def test_one_record_that_hangs_holds_nothing_up(self) -> None:
+    def test_a_hanging_record_does_not_block_other_records(self) -> None:
         with Driver(mapping(Journal().sleep, max_in_flight=2)) as driver:
             pipe(driver, ("hang", "x:60000"), *((f"k{i}", f"{i}:1") for i in range(200)))
             driver.advance_wall_clock(200)
@@ -131,36 +131,36 @@ class TestFrontier:
 
 
 class TestLimits:
-    def test_at_most_so_many_calls_run_at_once(self) -> None:
+    def test_max_in_flight_limits_concurrent_calls(self) -> None:
         journal = Journal()
         with Driver(mapping(journal.sleep, max_in_flight=3)) as driver:
             pipe(driver, *((f"k{i}", f"{i}:10") for i in range(10)))
             driver.advance_wall_clock(40)
             assert len(out(driver)) == 10
-        assert journal.most == 3
+        assert journal.max_running == 3
 
-    def test_and_so_many_of_one_key(self) -> None:
+    def test_max_in_flight_per_key_limits_concurrent_calls_of_a_key(self) -> None:
         journal = Journal()
         with Driver(mapping(journal.sleep, order="completion", max_in_flight_per_key=2)) as driver:
             pipe(driver, *(("hot", f"{i}:10") for i in range(4)), ("cold", "c:10"))
             driver.advance_wall_clock(20)
         assert [value for start_ms, value in journal.begun if start_ms == 0] == ["0:10", "1:10", "c:10"]
 
-    def test_a_hot_key_does_not_hold_cold_ones_back(self) -> None:
+    def test_a_hot_key_does_not_block_cold_keys(self) -> None:
         journal = Journal()
         with Driver(mapping(journal.sleep, max_in_flight=5)) as driver:
             pipe(driver, *(("hot", f"{i}:10") for i in range(500)), ("cold", "c:10"))
             driver.advance_wall_clock(10)
             assert "C:10" in out(driver)
 
-    def test_so_many_calls_begin_in_a_time(self) -> None:
+    def test_rate_limit_limits_the_calls_that_start_in_an_interval(self) -> None:
         journal = Journal()
         with Driver(mapping(journal.sleep, rate_limit=(2, timedelta(seconds=1)))) as driver:
             pipe(driver, *((f"k{i}", f"{i}:1") for i in range(5)))
             driver.advance_wall_clock(5000)
         assert [start_ms for start_ms, _ in journal.begun] == [0, 0, 1000, 1000, 2000]
 
-    def test_an_endpoint_that_keeps_failing_is_left_alone_and_then_tried_again(self) -> None:
+    def test_the_circuit_breaker_pauses_calls_to_a_failing_endpoint_and_then_retries(self) -> None:
         tried: list[tuple[int, str]] = []
         down = {"bad"}
 
@@ -187,7 +187,7 @@ class TestLimits:
 
 
 class TestAnswers:
-    def test_delayed_records_come_again_at_their_time_as_the_same_attempt(self) -> None:
+    def test_a_delayed_record_is_called_again_when_due_as_the_same_attempt(self) -> None:
         seen: list[tuple[int, int]] = []
 
         async def later(record: Any, context: ms.CallContext) -> Any:
@@ -219,7 +219,7 @@ class TestAnswers:
         with pytest.raises(ValueError, match=r"until=\.\.\., a time, or in_="):
             ms.delay()
 
-    def test_a_record_behind_a_delayed_one_of_its_key_waits_and_others_do_not(self) -> None:
+    def test_a_delayed_record_blocks_only_later_records_of_its_key(self) -> None:
         delayed: set[str] = set()
 
         def once(key: str, value: str) -> Any:
@@ -234,14 +234,14 @@ class TestAnswers:
             driver.advance_wall_clock(1000)
             assert out(driver) == ["slow", "behind"]
 
-    def test_skipped_records_end_and_are_counted(self) -> None:
+    def test_skipped_records_finish_and_are_counted(self) -> None:
         with Driver(mapping(lambda value: ms.skip() if value == "x" else value, with_key=False)) as driver:
             pipe(driver, ("a", "x"), ("b", "y"))
             assert out(driver) == ["y"]
             assert driver.metrics()["dropped_records"] == 1
             assert driver.committed_offset("in") == 2
 
-    def test_a_call_may_ask_for_the_dead_letter_topic(self) -> None:
+    def test_a_call_can_send_its_record_to_the_dead_letter_topic(self) -> None:
         topology = mapping(
             lambda value: ms.dead_letter("no such product"),
             with_key=False,
@@ -276,7 +276,7 @@ class TestAnswers:
                 "millstream.error.traceback": b"",
             }
 
-    def test_without_a_topic_of_the_operator_it_is_that_of_the_application(self) -> None:
+    def test_the_dead_letter_topic_of_the_application_is_the_default(self) -> None:
         topology = mapping(lambda value: ms.dead_letter("why"), with_key=False)
         with Driver(topology, policies=ms.ErrorPolicies(dead_letter_topic="all")) as driver:
             pipe(driver, ("k", "v"))
@@ -298,7 +298,7 @@ class TestFailures:
 
         return call, tried
 
-    def test_waits_grow_up_to_a_cap_and_are_never_early(self) -> None:
+    def test_waits_between_attempts_grow_up_to_the_cap(self) -> None:
         call, tried = self.failing(5)
         retry = ms.Retry(initial=10, factor=3, cap=100, jitter=0)
         with Driver(mapping(call, retry=retry)) as driver:
@@ -320,14 +320,14 @@ class TestFailures:
                 driver.advance_wall_clock(100)
         assert len(tried) == 3
 
-    def test_or_the_record_is_left_out(self) -> None:
+    def test_on_failure_skip_drops_the_record(self) -> None:
         call, _ = self.failing(1)
         with Driver(mapping(call, on_failure="skip")) as driver:
             pipe(driver, ("k", "bad"), ("k", "good"))
             assert out(driver) == ["good"]
             assert driver.metrics()["dropped_records"] == 1
 
-    def test_or_kept_with_its_cause_and_attempts(self) -> None:
+    def test_a_dead_letter_has_the_cause_and_the_number_of_attempts(self) -> None:
         call, _ = self.failing(9)
         retry = ms.Retry(initial=1, max_attempts=4)
         with Driver(mapping(call, retry=retry, on_failure=ms.dead_letter("dead"))) as driver:
@@ -340,14 +340,14 @@ class TestFailures:
             assert b"down" in (headers["millstream.error.traceback"] or b"")
             assert driver.committed_offset("in") == 1
 
-    def test_only_the_named_errors_are_tried_again(self) -> None:
+    def test_only_the_listed_errors_are_retried(self) -> None:
         call, tried = self.failing(1, KeyError)
         with Driver(mapping(call, retry=ms.Retry(on=(OSError,)), on_failure="skip")) as driver:
             pipe(driver, ("k", "v"))
             driver.advance_wall_clock(10_000)
         assert tried == [0]
 
-    def test_no_attempt_begins_too_long_after_the_first(self) -> None:
+    def test_no_attempt_begins_after_max_elapsed(self) -> None:
         call, tried = self.failing(99)
         retry = ms.Retry(initial=40, factor=1, jitter=0, max_elapsed=100)
         with Driver(mapping(call, retry=retry, on_failure="skip")) as driver:
@@ -355,7 +355,7 @@ class TestFailures:
             driver.advance_wall_clock(10_000)
         assert tried == [0, 40, 80]
 
-    def test_jitter_is_bounded_and_the_same_each_time(self) -> None:
+    def test_jitter_is_bounded_and_deterministic(self) -> None:
         retry = ms.Retry(initial=1000, factor=1, jitter=0.2)
         waits = [retry.wait_ms(attempt, seed="x") for attempt in range(1, 200)]
         assert min(waits) >= 800
@@ -363,7 +363,7 @@ class TestFailures:
         assert len(set(waits)) > 50
         assert waits == [retry.wait_ms(attempt, seed="x") for attempt in range(1, 200)]
 
-    def test_an_attempt_that_takes_too_long_is_cancelled_and_tried_again(self) -> None:
+    def test_an_attempt_that_times_out_is_cancelled_and_retried(self) -> None:
         journal = Journal()
 
         async def slow_once(key: str, value: str) -> str:
@@ -377,7 +377,7 @@ class TestFailures:
         assert journal.begun == [(0, "first:500"), (55, "v:10")]
         assert journal.ended == [(65, "v:10")]
 
-    def test_all_attempts_together_may_take_so_long(self) -> None:
+    def test_total_timeout_limits_all_attempts_together(self) -> None:
         call, tried = self.failing(99)
         topology = mapping(
             call,
@@ -392,7 +392,7 @@ class TestFailures:
         assert tried == [0, 30, 60, 90]
         assert b"total_timeout" in (dict(letter.headers)["millstream.error.error"] or b"")
 
-    def test_what_fails_behind_the_call_is_treated_as_anywhere(self) -> None:
+    def test_an_error_downstream_of_a_call_is_handled_like_any_other_error(self) -> None:
         builder = ms.StreamsBuilder()
         called = builder.stream("in").map_values_async(lambda value: value)
         called.map_values(int, name="number").to("out", value=INT)
@@ -403,7 +403,7 @@ class TestFailures:
 
 
 class TestBatches:
-    def test_a_full_batch_is_called_at_once_and_the_rest_after_a_wait(self) -> None:
+    def test_a_full_batch_is_called_at_once_and_a_partial_batch_after_max_wait(self) -> None:
         batches: list[tuple[int, list[str]]] = []
 
         async def upper(values: list[str]) -> list[str]:
@@ -416,7 +416,7 @@ class TestBatches:
             assert out(driver) == ["V0", "V1", "V2", "V3"]
         assert batches == [(0, ["v0", "v1", "v2"]), (100, ["v3"])]
 
-    def test_records_of_one_key_fit_in_one_batch_in_their_order(self) -> None:
+    def test_a_batch_may_hold_several_records_of_a_key_in_their_order(self) -> None:
         batches: list[list[str]] = []
 
         def upper(values: list[str]) -> list[str]:
@@ -428,7 +428,7 @@ class TestBatches:
             assert out(driver) == [f"v{i}" for i in range(6)]
         assert batches == [["v0", "v1", "v2"], ["v3", "v4", "v5"]]
 
-    def test_each_record_has_an_answer_of_its_own(self) -> None:
+    def test_each_record_of_a_batch_has_its_own_answer(self) -> None:
         turns: list[list[str]] = []
 
         def each(values: list[str]) -> list[Any]:
@@ -445,7 +445,7 @@ class TestBatches:
             assert [letter.value for letter in driver.read("dead")] == [b"bad"]
         assert turns == [["good", "again", "bad", "none"], ["again"]]
 
-    def test_foreach_gets_a_list_of_keys_and_one_of_values(self) -> None:
+    def test_foreach_receives_a_list_of_keys_and_a_list_of_values(self) -> None:
         seen: list[Any] = []
 
         async def insert(keys: list[str], values: list[str]) -> list[Any] | None:
@@ -461,7 +461,7 @@ class TestBatches:
             assert driver.committed_offset("in") == 3
         assert seen == [(["a", "b"], ["1", "2"]), (["c", "d"], ["3", "4"])]
 
-    def test_a_result_that_is_no_list_of_as_many_fails_all_of_them(self) -> None:
+    def test_a_result_that_is_not_a_list_of_the_same_length_fails_the_batch(self) -> None:
         with (
             Driver(mapping(lambda values: values[0], with_key=False, batch=(2, 0))) as driver,
             pytest.raises(ProcessingError, match="batch of 1 records returned a str; it must return a list"),
@@ -492,7 +492,7 @@ class TestProcess:
             assert [(r.key, r.value) for r in driver.read("out")] == [("a", 1), ("b", 5), ("a", 3), ("a", 6)]
             assert dict(driver.store("totals").all()) == {"a": 6, "b": 5}
 
-    def test_effects_are_applied_in_the_order_of_the_program(self) -> None:
+    def test_effects_are_applied_in_program_order(self) -> None:
         seen: list[Any] = []
 
         def both(record: Any, context: ms.CallContext) -> None:
@@ -510,7 +510,7 @@ class TestProcess:
             pipe(driver, ("k", "v"))
         assert seen == [1, None]
 
-    def test_a_call_that_fails_leaves_nothing_behind(self) -> None:
+    def test_a_failed_call_has_no_effects(self) -> None:
         def write(record: Any, context: ms.CallContext) -> Any:
             context.state_store("totals").put("k", 1)
             context.forward(record.with_value(1))
@@ -532,7 +532,7 @@ class TestProcess:
             lambda store: store.delete("other"),
         ],
     )
-    def test_what_does_not_travel_with_the_record_can_be_neither_read_nor_written(self, access: Any) -> None:
+    def test_a_call_cannot_read_or_write_the_state_of_another_key(self, access: Any) -> None:
         def other(record: Any, context: ms.CallContext) -> None:
             access(context.state_store("totals"))
 
@@ -553,7 +553,7 @@ class TestProcess:
             pipe(driver, ("k", "v"))
 
     @pytest.mark.parametrize("wrong", ["value", "child"])
-    def test_if_one_effect_is_impossible_none_is_applied(self, wrong: str) -> None:
+    def test_no_effect_is_applied_if_one_of_them_is_invalid(self, wrong: str) -> None:
         def write(record: Any, context: ms.CallContext) -> None:
             context.state_store("totals").put("k", 1)
             context.forward(record.with_value(1))
@@ -568,7 +568,7 @@ class TestProcess:
             assert driver.store("totals").get("k") is None
             assert driver.committed_offset("in") == 1
 
-    def test_an_unknown_child_is_reported(self) -> None:
+    def test_forward_to_an_unknown_child_is_rejected(self) -> None:
         with (
             Driver(self.totals(lambda record, context: context.forward(record, "nobody"))) as driver,
             pytest.raises(ProcessingError, match="'sum' has no child 'nobody'"),
@@ -585,7 +585,7 @@ class TestProcess:
         assert seen == [("k", "v")]
 
 
-def test_operators_follow_each_other() -> None:
+def test_asynchronous_operators_can_be_chained() -> None:
     builder = ms.StreamsBuilder()
     first, second = Journal(), Journal()
     stream = builder.stream("in").map_values_async(first.sleep, with_key=True)
@@ -600,7 +600,7 @@ def test_operators_follow_each_other() -> None:
     assert second.begun == [(10, "X:10"), (20, "Y:10")]
 
 
-def test_results_may_be_counted() -> None:
+def test_results_can_be_aggregated() -> None:
     builder = ms.StreamsBuilder()
     called = builder.stream("in").map_values_async(Journal().sleep, with_key=True)
     called.group_by_key().count(store="counts").to_stream().to("out", value=INT)
@@ -648,7 +648,7 @@ def test_results_may_be_counted() -> None:
         ),
     ],
 )
-def test_impossible_options_are_refused(options: Any, message: str) -> None:
+def test_invalid_options_are_rejected(options: Any, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         mapping(str, **options)
 
@@ -674,12 +674,12 @@ def test_impossible_options_are_refused(options: Any, message: str) -> None:
         (lambda: ms.CircuitBreaker(failures=0), r"CircuitBreaker\(failures=...\) must be a whole number"),
     ],
 )
-def test_impossible_policies_are_refused(make: Callable[[], Any], message: str) -> None:
+def test_invalid_policies_are_rejected(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         make()
 
 
-def test_only_functions_are_called_and_only_key_value_stores_travel() -> None:
+def test_functions_must_be_callable_and_stores_must_be_key_value_stores() -> None:
     builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     with pytest.raises(TopologyError, match="function must be callable, not 'text'"):
@@ -712,19 +712,19 @@ class TestAStoreOfProcessAsync:
         return builder.build()
 
     @pytest.mark.parametrize("position", ["in front", "beside", "elsewhere", "behind both"])
-    def test_is_not_used_by_an_operator_that_writes_during_a_call(self, position: str) -> None:
+    def test_cannot_be_used_by_an_operator_that_could_write_during_a_call(self, position: str) -> None:
         with pytest.raises(
             TopologyError, match=r"'resets' uses store 'totals' of 'calls', .* would be overwritten"
         ):
             self.topology(position)
 
-    def test_may_be_used_behind_it(self) -> None:
+    def test_may_be_used_downstream_of_the_call(self) -> None:
         with Driver(self.topology("behind")) as driver:
             driver.pipe("in", "k", "v")
 
 
-class TestWhatCallsDoWrong:
-    """Whatever a function does, its record finishes or waits, and the records behind it continue."""
+class TestMisbehavingFunctions:
+    """After any error of a function, its record finishes or waits, and later records continue."""
 
     @staticmethod
     async def cancelled(value: str) -> str:
@@ -735,7 +735,7 @@ class TestWhatCallsDoWrong:
         return value
 
     @pytest.mark.parametrize("options", [{}, {"timeout": 1_000}])
-    def test_what_cancels_itself_has_failed(self, options: Any) -> None:
+    def test_a_call_that_is_cancelled_from_inside_fails(self, options: Any) -> None:
         topology = mapping(self.cancelled, with_key=False, on_failure="skip", **options)
         with Driver(topology) as driver:
             pipe(driver, ("a", "bad"), ("a", "good"))
@@ -743,14 +743,14 @@ class TestWhatCallsDoWrong:
             assert (out(driver), driver.metrics()["dropped_records"]) == (["good"], 1)
             assert driver.committed_offset("in") == 2
 
-    def test_what_cancels_itself_can_be_retried(self) -> None:
+    def test_a_call_that_is_cancelled_from_inside_can_be_retried(self) -> None:
         retry = ms.Retry(initial=10, jitter=0, max_attempts=2, on=(ProcessingError,))
         with Driver(mapping(self.cancelled, with_key=False, on_failure="skip", retry=retry)) as driver:
             pipe(driver, ("a", "bad"))
             driver.advance_wall_clock(100)
             assert driver.metrics()["calls_retried"] == 1
 
-    def test_an_error_that_cannot_be_printed_has_failed_too(self) -> None:
+    def test_an_error_whose_message_cannot_be_printed_fails_the_call(self) -> None:
         class SilentError(Exception):
             def __str__(self) -> str:
                 raise TypeError("no text")
@@ -771,14 +771,14 @@ class TestWhatCallsDoWrong:
         with Driver(mapping(lambda value: answer, with_key=False)) as driver, refusal:
             pipe(driver, ("a", "x"))
 
-    def test_what_process_async_gives_is_not_lost_in_silence(self) -> None:
+    def test_a_function_of_process_async_must_not_return_a_record(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").process_async(lambda record, context: record).to("out")
         refusal = pytest.raises(ProcessingError, match=r"forward records with context.forward\(...\)")
         with Driver(builder.build()) as driver, refusal:
             pipe(driver, ("a", "x"))
 
-    def test_a_wait_of_no_time_takes_a_millisecond(self) -> None:
+    def test_a_wait_of_zero_takes_a_millisecond(self) -> None:
         tried: list[str] = []
 
         def never(value: str) -> Any:
@@ -792,12 +792,12 @@ class TestWhatCallsDoWrong:
         assert (tried.count("early"), tried.count("again")) == (4, 4)
 
     @pytest.mark.parametrize("until", ["2030-01-01", 1.5, True])
-    def test_a_time_is_reported_in_ms(self, until: Any) -> None:
+    def test_a_time_must_be_an_int_of_ms(self, until: Any) -> None:
         with pytest.raises(TypeError, match="an int of ms since the epoch"):
             ms.delay(until=until)
 
 
-def test_each_attempt_of_process_async_knows_where_its_record_came_from() -> None:
+def test_each_attempt_of_process_async_has_the_metadata_of_its_record() -> None:
     seen: list[Any] = []
 
     async def call(record: Any, context: Any) -> Any:
@@ -836,11 +836,11 @@ def test_attempts_retries_and_dead_letters_are_counted() -> None:
 
 
 class TestWaits:
-    def test_none_is_longer_than_the_longest(self) -> None:
+    def test_no_wait_exceeds_the_cap(self) -> None:
         policy = ms.Retry(initial=100, cap=1_000, jitter=0.5)
         assert max(policy.wait_ms(attempt, str(seed)) for attempt in (4, 9) for seed in range(50)) == 1_000
 
-    def test_none_grows_from_nothing(self) -> None:
+    def test_waits_stay_bounded_after_many_attempts(self) -> None:
         assert ms.Retry(initial=0).wait_ms(5_000, "") == 0
         assert ms.Retry(initial=1, cap=70, jitter=0).wait_ms(5_000, "") == 70
 
@@ -869,7 +869,7 @@ class TestWaits:
             b"total_timeout=1000 ms expired before attempt 2 could begin" in facts["millstream.error.error"]
         )
 
-    def test_an_old_record_in_a_batch_does_not_cut_the_time_of_new_ones(self) -> None:
+    def test_the_total_timeout_of_an_old_record_does_not_apply_to_new_records_of_its_batch(self) -> None:
         calls: list[list[str]] = []
 
         async def together(values: list[str]) -> list[Any]:
@@ -892,7 +892,7 @@ class TestWaits:
             driver.advance_wall_clock(200)
             assert "new" in out(driver)
 
-    def test_a_record_does_not_wait_for_its_batch_longer_because_of_a_retry(self) -> None:
+    def test_a_retry_does_not_delay_the_batch_of_a_new_record(self) -> None:
         calls: list[tuple[int, list[str]]] = []
 
         async def together(values: list[str]) -> list[Any]:
@@ -907,7 +907,7 @@ class TestWaits:
             driver.advance_wall_clock(300)
         assert calls[1] == (205, ["bad", "new"])
 
-    def test_a_record_whose_time_has_come_does_not_wait_for_a_later_one_of_its_key(self) -> None:
+    def test_a_due_record_does_not_wait_for_a_later_record_of_its_key(self) -> None:
         calls: list[tuple[int, list[str]]] = []
 
         async def together(values: list[str]) -> list[Any]:
@@ -924,7 +924,7 @@ class TestWaits:
             assert out(driver) == ["second"]
 
 
-def test_a_failed_batch_counts_once_for_its_endpoint() -> None:
+def test_a_failed_batch_is_one_failure_for_the_circuit_breaker() -> None:
     calls: list[list[str]] = []
 
     def together(values: list[str]) -> list[str]:
@@ -945,7 +945,7 @@ def test_a_failed_batch_counts_once_for_its_endpoint() -> None:
     assert len(calls) == 2
 
 
-def test_a_thread_that_runs_an_event_loop_may_test_calls() -> None:
+def test_the_driver_runs_calls_in_a_thread_with_a_running_event_loop() -> None:
     async def test() -> list[Any]:
         with Driver(mapping(Journal().sleep)) as driver:
             pipe(driver, ("a", "x:10"))
@@ -956,7 +956,7 @@ def test_a_thread_that_runs_an_event_loop_may_test_calls() -> None:
     assert asyncio.run(test()) == ["X:10"]
 
 
-def test_equal_keys_keep_their_order_whatever_they_are_made_of() -> None:
+def test_equal_keys_keep_their_order_even_if_their_pickles_differ() -> None:
     serde = ms.serdes.json
 
     async def call(value: str) -> Any:
@@ -988,7 +988,7 @@ class TestFunctionsOfTheWrongKind:
         with pytest.raises(TopologyError, match=message):
             mapping(function, with_key=with_key)
 
-    def test_are_reported_where_nobody_would_await_them(self) -> None:
+    def test_are_rejected_by_operators_that_do_not_await_them(self) -> None:
         async def is_good(key: Any, value: Any) -> bool:
             return False
 
@@ -997,7 +997,7 @@ class TestFunctionsOfTheWrongKind:
         ):
             ms.StreamsBuilder().stream("in").filter(is_good)
 
-    def test_state_travels_with_the_calls_of_one_operator(self) -> None:
+    def test_two_process_async_operators_cannot_share_a_store(self) -> None:
         builder = ms.StreamsBuilder()
         builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
         stream = builder.stream("in")
@@ -1005,7 +1005,7 @@ class TestFunctionsOfTheWrongKind:
         with pytest.raises(TopologyError, match=r"both use store 'totals'.*overwrite each other's writes"):
             stream.process_async(print, stores=["totals"])  # type: ignore[arg-type]
 
-    def test_state_travels_only_where_calls_of_a_key_do_not_overlap(self) -> None:
+    def test_stores_are_rejected_for_orders_in_which_calls_of_a_key_overlap(self) -> None:
         builder = ms.StreamsBuilder()
         builder.add_state_store(ms.stores.key_value("totals", ms.serdes.string, INT))
         stream = builder.stream("in")

@@ -17,14 +17,14 @@ def source(topology: ms.Topology) -> Source:
     return node
 
 
-def test_default_serdes_are_text() -> None:
+def test_the_default_serdes_are_string() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in")
     node = source(builder.build())
     assert (node.key, node.value) == (ms.serdes.string, ms.serdes.string)
 
 
-def test_default_serdes_can_be_others() -> None:
+def test_the_default_serdes_can_be_changed() -> None:
     builder = ms.StreamsBuilder(default_key_serde=ms.serdes.bytes, default_value_serde=ms.serdes.json)
     builder.stream("in")
     node = source(builder.build())
@@ -52,7 +52,7 @@ def test_generated_names_are_those_of_kafka_streams() -> None:
     ]
 
 
-def test_a_table_keeps_its_rows_in_a_store_named_by_its_topic() -> None:
+def test_the_store_of_a_table_is_named_after_its_topic_by_default() -> None:
     builder = ms.StreamsBuilder()
     builder.table("users", value=ms.serdes.json)
     builder.table("orders", store="all-orders")
@@ -73,7 +73,7 @@ def test_a_table_keeps_its_rows_in_a_store_named_by_its_topic() -> None:
         ("global_table", "stream"),
     ],
 )
-def test_a_table_has_its_topic_for_itself(first: str, second: str) -> None:
+def test_the_topic_of_a_table_cannot_have_another_source(first: str, second: str) -> None:
     builder = ms.StreamsBuilder()
     getattr(builder, first)("in")
     with pytest.raises(TopologyError, match="topic 'in' has two sources"):
@@ -124,7 +124,7 @@ def test_a_stream_may_be_joined_with_another_stream_of_its_topic() -> None:
     ],
 )
 @pytest.mark.parametrize("topics", ["in", re.compile("i.*")])
-def test_streams_of_the_same_topics_are_read_in_the_same_way(
+def test_streams_of_the_same_topics_must_have_the_same_options(
     topics: Any, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -136,14 +136,14 @@ def test_streams_of_the_same_topics_are_read_in_the_same_way(
         builder.stream(topics, **second)
 
 
-def test_topics_that_overlap_are_refused() -> None:
+def test_overlapping_lists_of_topics_are_rejected() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(["in", "other"])
     with pytest.raises(TopologyError, match="topic 'in' has two sources"):
         builder.stream("in")
 
 
-def test_a_topic_that_two_patterns_mean_is_refused_when_it_comes() -> None:
+def test_a_new_topic_that_matches_two_patterns_is_rejected() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(re.compile("i.*")).to("out")
     builder.stream(re.compile(".*n")).to("out")
@@ -153,7 +153,7 @@ def test_a_topic_that_two_patterns_mean_is_refused_when_it_comes() -> None:
         driver.pipe("in", "k", "v")
 
 
-def test_what_goes_through_a_topic_and_a_stream_of_it_are_read_once() -> None:
+def test_through_and_a_stream_of_the_same_topic_read_each_record_once() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").through("topic").to("one")
     builder.stream("topic").to("other")
@@ -162,12 +162,12 @@ def test_what_goes_through_a_topic_and_a_stream_of_it_are_read_once() -> None:
         assert [len(driver.read(topic)) for topic in ("one", "other")] == [1, 1]
 
 
-def test_a_builder_without_streams_builds_nothing() -> None:
+def test_a_builder_without_streams_cannot_build_a_topology() -> None:
     with pytest.raises(TopologyError, match="the topology has no source"):
         ms.StreamsBuilder().build()
 
 
-def test_a_store_is_added_for_processors() -> None:
+def test_a_processor_can_use_an_added_store() -> None:
     class Quiet(ms.Processor):
         def process(self, record: ms.Record) -> None:
             pass

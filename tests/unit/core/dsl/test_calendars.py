@@ -1,4 +1,4 @@
-"""Custom windows: calendars, one that never ends, and invalid results of a function of windows."""
+"""Custom windows: calendar days, an unlimited window, and invalid results of windows_for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR = 3_600_000
 
 
 def local_ms(*when: int) -> int:
-    """Return a local time in ms since the epoch."""
+    """Return a time in Berlin in ms since the epoch."""
     return int(datetime(*when, tzinfo=BERLIN).timestamp() * 1000)  # type: ignore[arg-type,misc]
 
 
@@ -42,7 +42,7 @@ class Days(ms.Windows):
 
 
 class Grid(ms.Windows):
-    """The windows of TumblingWindows and HoppingWindows, as a user would write them."""
+    """The windows of TumblingWindows or HoppingWindows as custom windows."""
 
     def __init__(self, like: ms.TumblingWindows | ms.HoppingWindows) -> None:
         super().__init__(like.size_ms, like.grace_ms)
@@ -71,7 +71,7 @@ def counting(windows: Any, **options: Any) -> ms.Topology:
 
 
 class TestDaysOfATimeZone:
-    def test_are_as_long_as_they_are_there(self) -> None:
+    def test_have_23_or_25_hours_when_the_clocks_change(self) -> None:
         host = Host(counting(Days()))
         spring, autumn = local_ms(2026, 3, 29, 12), local_ms(2026, 10, 25, 12)
         rows = sent(host.run("in", ("a", "x", spring), ("a", "x", autumn)))
@@ -103,7 +103,7 @@ class TestDaysOfATimeZone:
                 )
             ]
 
-    def test_are_read_from_topics_with_their_ends(self) -> None:
+    def test_keep_their_ends_when_they_are_serialized(self) -> None:
         serde = ms.serdes.time_windowed(ms.serdes.string, Days())
         window = ms.Windowed("a", local_ms(2026, 3, 29), local_ms(2026, 3, 30))
         assert serde.deserialize(serde.serialize(window)) == window
@@ -117,7 +117,7 @@ class TestDaysOfATimeZone:
                 driver.pipe("in", "a", "x", timestamp)
             assert [(r.key.start, r.value) for r in driver.read("out")] == [(local_ms(2026, 3, 29), 2)]
 
-    def test_close_when_nothing_arrives(self) -> None:
+    def test_close_when_the_input_is_idle(self) -> None:
         emit = ms.EmitStrategy.on_window_close(close_idle_after=HOUR)
         with TopologyTestDriver(counting(Days(), emit=emit)) as driver:
             driver.pipe("in", "a", "x", local_ms(2026, 3, 29, 22))
@@ -126,7 +126,7 @@ class TestDaysOfATimeZone:
             driver.advance_wall_clock(1)
             assert [record.value for record in driver.read("out")] == ["1"]
 
-    def test_are_shared_by_several_streams(self) -> None:
+    def test_can_be_used_by_a_cogroup(self) -> None:
         builder = ms.StreamsBuilder()
         left, right = (builder.stream(topic).group_by_key() for topic in ("left", "right"))
         both = left.cogroup(lambda k, v, so_far: so_far + v).cogroup(right, lambda k, v, so_far: v + so_far)
@@ -162,7 +162,7 @@ class TestDaysOfATimeZone:
         max_size=30,
     )
 )
-def test_windows_on_a_grid_give_what_windows_of_a_fixed_size_give(
+def test_custom_windows_on_a_grid_have_the_same_results_as_built_in_windows(
     like: Any, emit: ms.EmitStrategy, rows: list[tuple[str, int, int, bool]]
 ) -> None:
     def results(windows: Any) -> list[Any]:
@@ -200,7 +200,7 @@ class TestAnUnlimitedWindow:
 
 
 @pytest.mark.parametrize("found", [[(0, 5)], [(6, 12)], [(-1, 6)], [(0, 11)]])
-def test_a_window_that_cannot_be_is_refused(found: list[tuple[int, int]]) -> None:
+def test_an_invalid_window_of_windows_for_is_rejected(found: list[tuple[int, int]]) -> None:
     with pytest.raises(
         ProcessingError, match=r"Given.windows_for\(5\) returned the window from .* passed to its constructor"
     ):
@@ -212,7 +212,7 @@ def test_records_in_no_window_are_dropped_and_counted() -> None:
 
 
 class Tens(ms.Windows):
-    """Windows of 10 ms; there are none for 66 ms."""
+    """Windows of 10 ms; windows_for fails at the timestamp 66."""
 
     def __init__(self) -> None:
         super().__init__(10, 0)
@@ -244,7 +244,7 @@ class TestKeyRanges:
             assert stored() == {("to", 10, 20)}
 
     @pytest.mark.parametrize("parallelism", [1, 2])
-    def test_a_function_of_windows_that_fails_fails_once(self, parallelism: int) -> None:
+    def test_an_error_in_windows_for_fails_its_record_once(self, parallelism: int) -> None:
         skip = ms.ErrorPolicies(process="skip")
         with TopologyTestDriver(counting(Tens()), parallelism=parallelism, policies=skip) as driver:
             driver.pipe("in", "to", "x", 66)
@@ -253,7 +253,7 @@ class TestKeyRanges:
             assert [record.key for record in driver.read("out")] == ["be@60-70"]
 
 
-def test_windows_that_are_not_what_they_were_are_an_error() -> None:
+def test_a_window_that_windows_for_no_longer_returns_is_an_error() -> None:
     with pytest.raises(TopologyError, match="does not return the window that begins there"):
         Given([(0, 9)]).end_of(1)
 
@@ -265,6 +265,6 @@ def test_windows_that_are_not_what_they_were_are_an_error() -> None:
         (lambda: ms.UnlimitedWindows(-1), "an unlimited window must begin at 0 or later, not at -1"),
     ],
 )
-def test_impossible_windows_are_refused(make: Callable[[], object], message: str) -> None:
+def test_invalid_windows_are_rejected(make: Callable[[], object], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         make()

@@ -23,7 +23,7 @@ def both(builder: ms.StreamsBuilder, *, rekeyed: bool = False) -> ms.CogroupedKS
     return left.cogroup(appended("<")).cogroup(right, appended(">"))
 
 
-def test_each_stream_adds_to_the_same_row_in_its_own_way() -> None:
+def test_each_stream_updates_the_shared_row_with_its_own_aggregator() -> None:
     builder = ms.StreamsBuilder()
     both(builder).aggregate(str, store="rows").to_stream().to("out")
     host = Host(builder.build())
@@ -33,7 +33,7 @@ def test_each_stream_adds_to_the_same_row_in_its_own_way() -> None:
     assert sent(host.run("left", ("a", "3", 6))) == [("a", "<1>2<3", 6)]
 
 
-def test_each_stream_has_its_own_time() -> None:
+def test_each_stream_has_its_own_stream_time() -> None:
     builder = ms.StreamsBuilder()
     windowed = both(builder).windowed_by(ms.TumblingWindows(10, grace=0))
     kept = windowed.aggregate(str, store=ms.stores.options("w", retention=11))
@@ -45,8 +45,8 @@ def test_each_stream_has_its_own_time() -> None:
 
 
 @pytest.mark.parametrize("windows", [ms.TumblingWindows(10, grace=0), ms.HoppingWindows(10, 10, grace=0)])
-def test_a_window_that_one_stream_let_expire_begins_anew(windows: Any) -> None:
-    """Kafka Streams 4.3 gave these results without a cache."""
+def test_a_window_that_expired_by_one_stream_starts_again_for_the_other(windows: Any) -> None:
+    """Kafka Streams 4.3 has the same results without a cache."""
     builder = ms.StreamsBuilder()
     rows = both(builder).windowed_by(windows).aggregate(str, store="w")
     rows.to_stream(lambda window, _: f"{window.key}@{window.start}").to("out")
@@ -55,7 +55,7 @@ def test_a_window_that_one_stream_let_expire_begins_anew(windows: Any) -> None:
     assert sent(host.run("right", ("a", "3", 6), ("a", "4", 7))) == [("a@0", ">3", 6), ("a@0", ">4", 7)]
 
 
-def test_a_slice_that_one_stream_let_expire_takes_nothing_of_the_other() -> None:
+def test_a_record_for_a_window_that_another_stream_let_expire_is_dropped() -> None:
     builder = ms.StreamsBuilder()
     both(builder).windowed_by(ms.TumblingWindows(10, grace=0)).aggregate(str, store="w")
     host = Host(builder.build())
@@ -64,7 +64,7 @@ def test_a_slice_that_one_stream_let_expire_takes_nothing_of_the_other() -> None
     assert host.run("right", ("a", "3", 6)).metrics.dropped == {"expired window": 1}
 
 
-def test_sessions_of_both_are_merged() -> None:
+def test_sessions_of_both_streams_are_merged() -> None:
     builder = ms.StreamsBuilder()
     sessions = both(builder).windowed_by(ms.SessionWindows(10, grace=100))
     merged = sessions.aggregate(str, lambda _, left, right: left + right, store="s")
@@ -74,7 +74,7 @@ def test_sessions_of_both_are_merged() -> None:
     assert sent(host.run("right", ("a", "3", 10)))[-1] == ("0-20", "<1<2>3", 20)
 
 
-def test_an_idle_input_closes_the_windows_of_all_of_them() -> None:
+def test_idle_input_closes_the_windows_of_all_streams() -> None:
     builder = ms.StreamsBuilder()
     windowed = both(builder).windowed_by(ms.TumblingWindows(10, grace=0)).aggregate(str, store="w")
     until = ms.Suppressed.until_window_closes(close_idle_after=100)
@@ -85,7 +85,7 @@ def test_an_idle_input_closes_the_windows_of_all_of_them() -> None:
     assert host.run("right", ("a", "3", 9)).metrics.dropped == {"late for a window": 1}
 
 
-def test_each_rekeyed_stream_has_a_repartition_of_its_own() -> None:
+def test_each_rekeyed_stream_has_its_own_repartition_topic() -> None:
     builder = ms.StreamsBuilder()
     both(builder, rekeyed=True).aggregate(str, store="rows")
     assert list(builder.build().plan("app").internal_topics) == [

@@ -73,7 +73,7 @@ UNNAMED: dict[str, tuple[Callable[[ms.StreamsBuilder], object], list[str]]] = {
 
 
 @pytest.mark.parametrize(("define", "expected"), UNNAMED.values(), ids=UNNAMED.keys())
-def test_a_generated_name_is_an_error_that_says_which_operator_lacks_one(
+def test_the_error_for_a_generated_name_says_which_operator_needs_a_name(
     define: Callable[[ms.StreamsBuilder], object], expected: list[str]
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -118,7 +118,7 @@ NAMED: dict[str, Callable[[ms.StreamsBuilder], object]] = {
 
 
 @pytest.mark.parametrize("define", NAMED.values(), ids=NAMED.keys())
-def test_names_that_were_given_or_follow_from_given_ones_will_do(
+def test_explicit_names_and_names_derived_from_them_are_accepted(
     define: Callable[[ms.StreamsBuilder], object],
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -126,7 +126,7 @@ def test_names_that_were_given_or_follow_from_given_ones_will_do(
     builder.build(explicit_names=True)
 
 
-def test_numbered_names_are_generated_too() -> None:
+def test_numbered_names_count_as_generated_names() -> None:
     builder = ms.StreamsBuilder(names="numbered")
     builder.stream("in").group_by(first).count()
     with pytest.raises(TopologyError, match="store 'KSTREAM-AGGREGATE-STATE-STORE-0000000002'"):

@@ -1,4 +1,4 @@
-"""Sums, minima, maxima and means: of every grouping they are what Python computes of the same records."""
+"""Sums, minima, maxima and means of every grouping equal what Python computes from the same records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBER = ms.serdes.json
 
 
 class Tens(ms.Windows):
-    """Tumbling windows, as a user would write them."""
+    """Tumbling windows of 10 ms as custom windows."""
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
         start = timestamp - timestamp % 10
@@ -38,7 +38,7 @@ GROUPINGS: dict[str, tuple[Any, bool]] = {
     "sliding": (ms.SlidingWindows(10, grace=1000), True),
     "session": (ms.SessionWindows(5, grace=1000), True),
 }
-"""Windows, and whether their ends belong to them."""
+"""Windows, and whether their ends are inclusive."""
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(-(2**62), 2**62), st.integers(0, 40)), max_size=12
 )
@@ -56,7 +56,7 @@ def grouped(builder: ms.StreamsBuilder) -> ms.KGroupedStream[str, Any]:
 
 @pytest.mark.parametrize("fold", FOLDS)
 @given(rows=ROWS)
-def test_a_fold_is_that_of_all_values_of_its_key(fold: str, rows: list[tuple[str, int, int]]) -> None:
+def test_a_fold_covers_all_values_of_its_key(fold: str, rows: list[tuple[str, int, int]]) -> None:
     with driver_of(lambda builder: getattr(grouped(builder), fold)(store="s")) as driver:
         values: dict[str, list[int]] = {"a": [], "b": []}
         for key, value, timestamp in rows:
@@ -69,7 +69,7 @@ def test_a_fold_is_that_of_all_values_of_its_key(fold: str, rows: list[tuple[str
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("fold", FOLDS)
 @given(rows=ROWS)
-def test_a_fold_is_that_of_the_values_in_its_window(
+def test_a_fold_covers_the_values_in_its_window(
     fold: str, grouping: str, rows: list[tuple[str, int, int]]
 ) -> None:
     windows, closed = GROUPINGS[grouping]
@@ -86,7 +86,7 @@ def test_a_fold_is_that_of_the_values_in_its_window(
 
 @pytest.mark.parametrize("grouping", ["tumbling", "own", "session"])
 @pytest.mark.parametrize("emit", [ms.on_window_update, ms.on_window_close], ids=["update", "close"])
-def test_records_without_a_value_are_left_out_and_let_no_time_pass(grouping: str, emit: Any) -> None:
+def test_records_without_a_value_are_dropped_and_do_not_advance_stream_time(grouping: str, emit: Any) -> None:
     windows = {
         "tumbling": ms.TumblingWindows(10, grace=0),
         "own": Tens(10, grace=0),
@@ -109,7 +109,7 @@ def test_records_without_a_value_are_left_out_and_let_no_time_pass(grouping: str
         assert late == []
 
 
-def test_what_is_no_number_fails_its_record_only() -> None:
+def test_a_value_that_is_not_a_number_fails_only_its_record() -> None:
     with driver_of(lambda builder: grouped(builder).mean(store="s")) as driver:
         for value in (1, "2", [3], 4.0):
             driver.pipe("in", "a", value)
@@ -128,7 +128,7 @@ def test_the_mean_of_a_grouped_table_follows_its_rows() -> None:
         assert [result.value for result in driver.read("out")] == [1.0, 2.5, 3.0, 4.0, None]
 
 
-def test_the_sum_of_a_grouped_table_subtracts_what_was() -> None:
+def test_the_sum_of_a_grouped_table_subtracts_old_values() -> None:
     def total(builder: ms.StreamsBuilder) -> ms.KTable[str, Any]:
         rows = builder.table("in", value=NUMBER, store="rows")
         return rows.group_by(lambda key, value: (key[0], value), value=NUMBER).sum(store="s")
@@ -151,6 +151,6 @@ def test_sums_are_stored_exactly(total: float, number: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"12345678", b"12345678i", b"12345678f1", b"12345678x1"])
-def test_other_bytes_are_no_sums(data: bytes) -> None:
+def test_other_bytes_cannot_be_deserialized_as_sums(data: bytes) -> None:
     with pytest.raises(Exception, match=r"not a sum|unpack"):
         means.serde.deserialize(data)

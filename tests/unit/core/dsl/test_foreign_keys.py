@@ -1,4 +1,4 @@
-"""Joins of tables by a foreign key beyond the recordings: any order of messages, names, and refused arguments."""
+"""Joins of tables by a foreign key, beyond the recordings: any order of messages, names, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.core.topology.layout import lay_out
 from millstream.core.topology.nodes import Sink
 
 Change = tuple[str, str, str | None]
-"""Topic, key and value of a row's change; orders name their customer in front of a colon, or nobody."""
+"""Topic, key and value of a change; the value of an order begins with its customer, or nothing, and a colon."""
 
 
 def customer_of(order: str) -> str | None:
@@ -62,24 +62,24 @@ changes = st.lists(
 
 
 def model(kind: str, events: list[Change]) -> dict[str, str]:
-    """Join the rows that are left."""
+    """Join the rows that remain."""
     tables: dict[str, dict[str, str | None]] = {"orders": {}, "customers": {}}
     for topic, key, value in events:
         tables[topic][key] = value
-    found = {}
+    expected_rows = {}
     for key, order in tables["orders"].items():
         customer = None if order is None else tables["customers"].get(customer_of(order) or "")
         if order is not None and (customer is not None or kind == "left_join"):
-            found[key] = paired(order, customer)
-    return found
+            expected_rows[key] = paired(order, customer)
+    return expected_rows
 
 
 @pytest.mark.parametrize("kind", ["join", "left_join"])
 @given(events=changes, data=st.data())
-def test_whatever_overtakes_whatever_the_rows_that_are_left_are_joined(
+def test_the_final_rows_are_joined_in_any_order_of_messages(
     kind: str, events: list[Change], data: st.DataObject
 ) -> None:
-    """Topics are read in any order and any pieces, so answers come when their rows have long been replaced."""
+    """Topics are read in any order and any pieces, so a response can arrive after its row was replaced."""
     runner = MicroBatches(joined(kind), "app", chunk=10, budget=None)
     for topic, key, value in events:
         runner.add(topic, [(key.encode(), None if value is None else value.encode(), 0, ())])
@@ -90,7 +90,7 @@ def test_whatever_overtakes_whatever_the_rows_that_are_left_are_joined(
 
 @pytest.mark.parametrize("kind", ["join", "left_join"])
 @given(events=changes)
-def test_one_change_after_the_other_gives_the_rows_at_each_time(kind: str, events: list[Change]) -> None:
+def test_each_change_updates_the_joined_rows(kind: str, events: list[Change]) -> None:
     with ms.testing.TopologyTestDriver(joined(kind)) as driver:
         sent: list[ms.Record] = []
         for end, event in enumerate(events, 1):
@@ -99,20 +99,20 @@ def test_one_change_after_the_other_gives_the_rows_at_each_time(kind: str, event
             assert rows(sent) == model(kind, events[:end])
 
 
-def test_a_change_of_one_row_reaches_all_that_name_it() -> None:
+def test_a_change_of_a_row_updates_all_rows_that_refer_to_it() -> None:
     orders: list[Change] = [("orders", "1", "x:1"), ("orders", "2", "x:2"), ("orders", "3", "y:3")]
     expected = [("1", "x:1+Ann"), ("2", "x:2+Ann")]
     assert results(joined(), [*orders, ("customers", "x", "Ann")]) == expected
 
 
-def test_a_row_that_names_nobody_is_dropped_or_stands_alone() -> None:
+def test_a_row_without_a_foreign_key_is_dropped_or_left_joined_with_none() -> None:
     with ms.testing.TopologyTestDriver(joined()) as driver:
         driver.pipe("orders", "1", ":1")
         assert (driver.read("out"), driver.metrics()["dropped_records"]) == ([], 1)
     assert results(joined("left_join"), [("orders", "1", ":1")]) == [("1", ":1+None")]
 
 
-class TestARowThatNoLongerNamesAnybody:
+class TestARowThatLosesItsForeignKey:
     events: tuple[Change, ...] = (
         ("customers", "x", "Ann"),
         ("orders", "1", "x:1"),
@@ -124,7 +124,7 @@ class TestARowThatNoLongerNamesAnybody:
     def test_loses_its_result(self) -> None:
         assert results(joined(), [*self.events]) == [("1", "x:1+Ann"), ("1", None), ("1", "x:3+Bea")]
 
-    def test_keeps_it_as_kafka_streams_did_if_that_is_wanted(self) -> None:
+    def test_keeps_its_result_with_null_on_ignored_as_in_kafka_streams(self) -> None:
         topology = joined(null_on="ignored")
         assert results(topology, [*self.events]) == [("1", "x:1+Ann")]
         with ms.testing.TopologyTestDriver(topology) as driver:
@@ -132,14 +132,14 @@ class TestARowThatNoLongerNamesAnybody:
                 driver.pipe(*event)
             assert (
                 driver.metrics()["dropped_records"] == 3
-            )  # two changes, and the answer to a value that is gone
+            )  # two changes, and the response for a value that was replaced
 
-    def test_has_to_do_one_or_the_other(self) -> None:
+    def test_rejects_another_value_of_null_on(self) -> None:
         with pytest.raises(TopologyError, match="null_on must be 'deletes' or 'ignored', not 'kept'"):
             joined(null_on="kept")
 
 
-def test_headers_and_times_are_those_of_the_change_and_of_the_newer_row() -> None:
+def test_a_result_has_the_headers_of_its_change_and_a_timestamp_by_the_changed_side() -> None:
     with ms.testing.TopologyTestDriver(joined()) as driver:
         driver.pipe("customers", "x", "Ann", 30)
         driver.pipe("orders", "1", "x:1", 20, headers=[("h", b"1")])
@@ -148,7 +148,7 @@ def test_headers_and_times_are_those_of_the_change_and_of_the_newer_row() -> Non
     assert seen == [("x:1+Ann", 30, (("h", b"1"),)), ("x:1+Bea", 10, (("h", b"2"),))]
 
 
-def test_functions_may_want_the_key() -> None:
+def test_functions_may_take_the_key() -> None:
     builder = ms.StreamsBuilder()
     orders, customers = builder.table("orders"), builder.table("customers")
     orders.join(
@@ -161,7 +161,7 @@ def test_functions_may_want_the_key() -> None:
     assert results(builder.build(), events) == [("x1", "x1:one:Ann")]
 
 
-def test_a_table_is_joined_with_itself() -> None:
+def test_a_table_can_be_joined_with_itself() -> None:
     builder = ms.StreamsBuilder()
     people = builder.table("people")
     people.left_join(people, lambda person, boss: f"{person} below {boss}", on=customer_of).to_stream().to(
@@ -171,13 +171,13 @@ def test_a_table_is_joined_with_itself() -> None:
     expected = [
         ("x", ":Xi below None"),
         ("1", "x:One below :Xi"),
-        ("1", "x:One below :Xu"),  # one topic away, its own result two
+        ("1", "x:One below :Xu"),  # passes one internal topic; the result of x itself passes two
         ("x", ":Xu below None"),
     ]
     assert results(builder.build(), events) == expected
 
 
-def test_tables_may_be_derived_and_results_joined_again() -> None:
+def test_derived_tables_can_be_joined_and_results_joined_again() -> None:
     builder = ms.StreamsBuilder()
     orders = builder.table("orders").filter(lambda _, order: not order.endswith("0"))
     customers = builder.table("customers").map_values(str.upper)
@@ -193,7 +193,7 @@ def test_tables_may_be_derived_and_results_joined_again() -> None:
 
 
 @pytest.mark.parametrize(("late", "value"), [("orders", "x:late"), ("customers", "Late")])
-def test_late_changes_of_versioned_tables_are_left_out(late: str, value: str) -> None:
+def test_late_changes_of_versioned_tables_are_dropped(late: str, value: str) -> None:
     builder = ms.StreamsBuilder()
     orders, customers = (
         builder.table(topic, store=ms.stores.options(topic, history_retention=100))
@@ -208,7 +208,7 @@ def test_late_changes_of_versioned_tables_are_left_out(late: str, value: str) ->
         assert driver.metrics()["dropped_records"] == 1
 
 
-def test_a_function_that_fails_leaves_its_row_out() -> None:
+def test_a_row_whose_function_fails_is_dropped() -> None:
     def on(order: str) -> str:
         raise LookupError("whose is it?")
 
@@ -218,7 +218,7 @@ def test_a_function_that_fails_leaves_its_row_out() -> None:
         assert driver.metrics()["dropped_records"] == 1
 
 
-def test_rows_that_were_placed_by_a_partitioner_are_asked_and_answered_where_they_are() -> None:
+def test_the_partitioners_of_both_tables_apply_to_the_internal_topics() -> None:
     def first(key: str, partitions: int) -> int:
         return ord(key[0]) % partitions
 
@@ -227,11 +227,16 @@ def test_rows_that_were_placed_by_a_partitioner_are_asked_and_answered_where_the
 
     topology = joined("left_join", partitioner=first, other_partitioner=last)
     nodes = [node for sub in topology.plan("app").subtopologies for node in sub.nodes.values()]
-    placed = {node.name: node.partitioner for node in nodes if isinstance(node, Sink) and node.partitioner}
-    asking = placed["named-subscription-registration-repartition-sink"]
-    answering = placed["named-subscription-response-repartition-sink"]
-    assert (asking("t", "xy", None, 100), asking("t", None, None, 100)) == (ord("y") % 100, None)
-    assert answering("t", "xy", None, 100) == ord("x") % 100
+    partitioners = {
+        node.name: node.partitioner for node in nodes if isinstance(node, Sink) and node.partitioner
+    }
+    subscription_partitioner = partitioners["named-subscription-registration-repartition-sink"]
+    response_partitioner = partitioners["named-subscription-response-repartition-sink"]
+    assert (
+        subscription_partitioner("t", "xy", None, 100),
+        subscription_partitioner("t", None, None, 100),
+    ) == (ord("y") % 100, None)
+    assert response_partitioner("t", "xy", None, 100) == ord("x") % 100
     assert results(topology, [("customers", "x", "Ann"), ("orders", "1", "x:1")]) == [("1", "x:1+Ann")]
 
 
@@ -240,13 +245,13 @@ def test_partitioners_without_a_foreign_key_are_refused() -> None:
         joined(on=None, partitioner=lambda key, partitions: 0)
 
 
-def test_each_topic_has_the_partitions_of_the_table_it_leads_to() -> None:
+def test_each_internal_topic_has_as_many_partitions_as_the_table_it_leads_to() -> None:
     partitions = lay_out(joined().plan("app"), {"orders": 2, "customers": 5}).partitions
     assert partitions["app-named-subscription-registration-repartition"] == 5
     assert partitions["app-named-subscription-response-repartition"] == 2
 
 
-def test_stores_are_named_by_the_join_and_kept_alike() -> None:
+def test_stores_are_named_after_the_join_and_share_its_options() -> None:
     topology = joined(store=ms.stores.options("result", changelog="kafka"))
     assert set(topology.plan("app").changelogs) == {"result", "named-subscriptions"}
     assert "named-store" in joined().stores

@@ -1,4 +1,4 @@
-"""Global tables: every task sees all rows, joins on any key repartition nothing, and only the topic changes them."""
+"""Global tables: every task sees all rows, joins on any key need no repartition, and only the topic changes the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ms.stores.key_value("names", STRING, STRING)
 
 
 def joined(**options: Any) -> ms.Topology:
-    """Orders, whose value names a product, joined with the products."""
+    """Join orders, whose values name a product, with the products."""
     left = options.pop("left", False)
     builder = ms.StreamsBuilder()
     products = builder.global_table("products")
@@ -31,7 +31,7 @@ def out(driver: ms.testing.TopologyTestDriver) -> list[tuple[Any, Any, int]]:
     return [(record.key, record.value, record.timestamp) for record in driver.read("out")]
 
 
-class Look(ms.Processor):
+class LookUp(ms.Processor):
     """Forwards the row of a global store whose key is the value of the record."""
 
     def process(self, record: ms.Record) -> None:
@@ -39,14 +39,14 @@ class Look(ms.Processor):
 
 
 class Upper(ms.Processor):
-    """Keeps names in capitals, under their first letters; a null value deletes."""
+    """Stores names in capitals under their first letters; a null value deletes the entry."""
 
     def process(self, record: ms.Record) -> None:
         value = None if record.value is None else record.value.upper()
         self.context.state_store("names").put(record.key[0], value)
 
 
-def looked_up(keeper: Any = Upper, reader: Any = Look) -> ms.Topology:
+def looked_up(keeper: Any = Upper, reader: Any = LookUp) -> ms.Topology:
     return (
         ms.Topology()
         .add_global_store(NAMES, "read", "names", "keep", keeper)
@@ -64,7 +64,7 @@ class TestJoin:
             driver.pipe("orders", "o2", "p2", timestamp=6)
             assert out(driver) == [("o1", "p1=vase", 5)]
 
-    def test_a_change_of_the_table_sends_nothing_and_counts_for_later_records(self) -> None:
+    def test_a_change_of_the_table_affects_only_later_records(self) -> None:
         with ms.testing.TopologyTestDriver(joined(left=True)) as driver:
             driver.pipe("orders", "o1", "p1")
             driver.pipe("products", "p1", "vase")
@@ -98,7 +98,7 @@ class TestJoin:
             driver.pipe("orders", None, "p1")
             assert out(driver) == [(None, "p1=vase", 0)]
 
-    def test_headers_stay_and_the_joiner_may_want_the_key(self) -> None:
+    def test_headers_are_kept_and_the_joiner_may_take_the_key(self) -> None:
         topology = joined(joiner=lambda key, order, product: f"{key}{order}{product}", with_key=True)
         with ms.testing.TopologyTestDriver(topology) as driver:
             driver.pipe("products", "p", "v", headers=(("of", b"table"),))
@@ -114,7 +114,7 @@ class TestJoin:
                 driver.pipe("orders", "o1", "p1")
 
     @pytest.mark.parametrize("rekey", [False, True])
-    def test_repartitions_nothing_by_itself_and_forgets_no_change_of_the_key(self, rekey: bool) -> None:
+    def test_does_not_repartition_a_rekeyed_stream_but_a_later_aggregation_does(self, rekey: bool) -> None:
         builder = ms.StreamsBuilder()
         products, orders = builder.global_table("products"), builder.stream("orders")
         orders = orders.select_key(lambda _, v: v) if rekey else orders
@@ -132,7 +132,7 @@ class TestJoin:
 
 
 class TestTable:
-    def test_its_store_can_be_looked_at_and_named(self) -> None:
+    def test_its_store_can_be_named_and_read(self) -> None:
         builder = ms.StreamsBuilder()
         assert builder.global_table("products", store="goods").store_name == "goods"
         builder.stream("orders").to("out")
@@ -147,7 +147,7 @@ class TestTable:
             driver.pipe("products", None, "vase")
             assert driver.metrics()["dropped_records"] == 1
 
-    def test_what_the_topology_itself_sends_to_the_topic_arrives(self) -> None:
+    def test_records_that_the_topology_sends_to_the_topic_update_the_table(self) -> None:
         builder = ms.StreamsBuilder()
         names = builder.global_table("names")
         builder.stream("news").to("names")
@@ -173,7 +173,7 @@ class TestTable:
 
 
 class TestStoreOfAProcessor:
-    def test_is_kept_by_one_processor_and_read_by_any_other(self) -> None:
+    def test_is_written_by_its_processor_and_read_by_any_other(self) -> None:
         with ms.testing.TopologyTestDriver(looked_up()) as driver:
             driver.pipe("names", "ada", "Lovelace")
             driver.pipe("in", "k", "a")
@@ -181,9 +181,9 @@ class TestStoreOfAProcessor:
             driver.pipe("in", "k", "a")
             assert [value for _, value, _ in out(driver)] == ["LOVELACE", None]
 
-    def test_the_builder_adds_one_too(self) -> None:
+    def test_can_be_added_by_the_builder(self) -> None:
         builder = ms.StreamsBuilder().add_global_store(NAMES, "names", Upper)
-        builder.stream("in").process(Look).to("out")
+        builder.stream("in").process(LookUp).to("out")
         with ms.testing.TopologyTestDriver(builder.build()) as driver:
             driver.pipe("names", "ada", "Lovelace")
             driver.pipe("in", "k", "a")
@@ -198,7 +198,7 @@ class TestStoreOfAProcessor:
             lambda store: store.delete("a"),
         ],
     )
-    def test_writing_to_it_fails_the_record(self, write: Any) -> None:
+    def test_cannot_be_written_by_other_processors(self, write: Any) -> None:
         class Write(ms.Processor):
             def process(self, record: ms.Record) -> None:
                 write(self.context.state_store("names"))
@@ -209,7 +209,7 @@ class TestStoreOfAProcessor:
         ):
             driver.pipe("in", "k", "v")
 
-    def test_every_kind_of_reading_is_there(self) -> None:
+    def test_supports_every_kind_of_read(self) -> None:
         class Read(ms.Processor):
             def process(self, record: ms.Record) -> None:
                 store = self.context.state_store("names")
@@ -223,7 +223,7 @@ class TestStoreOfAProcessor:
             driver.pipe("in", "k", "v")
             assert out(driver) == [("k", "3 abc cba bc ba c", 0)]
 
-    def test_its_keeper_cannot_schedule(self) -> None:
+    def test_its_processor_cannot_schedule_punctuations(self) -> None:
         class Scheduling(Upper):
             def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)

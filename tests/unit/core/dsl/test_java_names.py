@@ -32,9 +32,9 @@ COGROUPED = GROUPED.cogroup(lambda key, value, total: total)
         (TABLE, "foreach", r"use to_stream\(\).foreach\(\.\.\.\)"),
     ],
 )
-def test_it_names_the_method_to_use(handle: Any, name: str, advice: str) -> None:
-    own = rf"{type(handle).__name__!r} object has no attribute {name!r}; {advice}$"
-    with pytest.raises(AttributeError, match=own):
+def test_the_error_names_the_method_to_use(handle: Any, name: str, advice: str) -> None:
+    message = rf"{type(handle).__name__!r} object has no attribute {name!r}; {advice}$"
+    with pytest.raises(AttributeError, match=message):
         getattr(handle, name)
 
 
@@ -42,14 +42,14 @@ def test_it_names_the_method_to_use(handle: Any, name: str, advice: str) -> None
     "handle", [BUILDER, STREAM, TABLE, GROUPED], ids=lambda handle: type(handle).__name__
 )
 @pytest.mark.parametrize("name", ["strem", "mapVaules", "_mapValues", "__mapValues__"])
-def test_other_unknown_attributes_are_pythons_own_error(handle: Any, name: str) -> None:
+def test_other_unknown_attributes_raise_the_error_of_python(handle: Any, name: str) -> None:
     with pytest.raises(AttributeError, match=f"object has no attribute '{name}'$") as raised:
         getattr(handle, name)
     assert (raised.value.name, raised.value.obj) == (name, handle)
 
 
 @pytest.mark.parametrize("handle", [STREAM, TABLE, GROUPED], ids=lambda handle: type(handle).__name__)
-def test_handles_can_be_copied_and_asked(handle: Any) -> None:
+def test_handles_can_be_copied_and_inspected(handle: Any) -> None:
     assert vars(copy.copy(handle)) == vars(handle)
     assert not hasattr(handle, "mapValues")
     assert "mapValues" not in dir(handle)

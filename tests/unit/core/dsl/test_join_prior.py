@@ -1,4 +1,4 @@
-"""join_prior of KIP-28: each record meets those of the other stream that are older than itself and came before it."""
+"""join_prior of KIP-28: each record is joined with the older records of the other stream that arrived before it."""
 
 from __future__ import annotations
 
@@ -31,32 +31,34 @@ def joined(windows: ms.JoinWindows, steps: list[Step]) -> list[tuple[str, int]]:
 
 
 @given(steps=steps, before=st.integers(-5, 20), length=st.integers(0, 20))
-def test_it_gives_what_a_list_of_earlier_records_gives(steps: list[Step], before: int, length: int) -> None:
+def test_the_results_equal_those_computed_from_a_list_of_earlier_records(
+    steps: list[Step], before: int, length: int
+) -> None:
     after = length - before
     expected = []
     for number, (side, key, timestamp) in enumerate(steps):
         earlier = [
-            (then, other)
-            for other, (other_side, other_key, then) in enumerate(steps[:number])
-            if other_side != side and other_key == key and then < timestamp
+            (earlier_timestamp, other)
+            for other, (other_side, other_key, earlier_timestamp) in enumerate(steps[:number])
+            if other_side != side and other_key == key and earlier_timestamp < timestamp
         ]
-        for then, other in sorted(earlier):
-            left, right = (timestamp, then) if side == "left" else (then, timestamp)
+        for earlier_timestamp, other in sorted(earlier):
+            left, right = (timestamp, earlier_timestamp) if side == "left" else (earlier_timestamp, timestamp)
             if left - before <= right <= left + after:
                 texts = (f"l{number}", f"r{other}") if side == "left" else (f"l{other}", f"r{number}")
                 expected.append(("+".join(texts), timestamp))
-    # A grace as long as the whole test keeps each record as long as it could be joined.
+    # The grace exceeds all timestamps, so each record is stored as long as it can be joined.
     assert joined(ms.JoinWindows(before, after, grace=1000), steps) == expected
 
 
-def test_equal_times_and_records_out_of_order_give_nothing() -> None:
+def test_records_with_equal_timestamps_or_out_of_order_are_not_joined() -> None:
     windows = ms.JoinWindows(100, 100, grace=100)
     assert joined(windows, [("left", "a", 5), ("right", "a", 5)]) == []
     assert joined(windows, [("left", "a", 6), ("right", "a", 5)]) == []
     assert joined(windows, [("left", "a", 5), ("right", "a", 6)]) == [("l0+r1", 6)]
 
 
-def test_the_joiner_can_have_the_key() -> None:
+def test_the_joiner_may_take_the_key() -> None:
     builder = ms.StreamsBuilder()
     left, right = builder.stream("left"), builder.stream("right")
     windows = ms.JoinWindows(10, 10, grace=0)
@@ -67,7 +69,7 @@ def test_the_joiner_can_have_the_key() -> None:
         assert [record.value for record in driver.read("out")] == ["k:lr"]
 
 
-def test_it_is_for_two_streams_with_windows() -> None:
+def test_join_prior_requires_two_streams_and_windows() -> None:
     builder = ms.StreamsBuilder()
     stream: Any = builder.stream("in")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Joins where Millstream differs from the recordings of Kafka Streams, or no recording exists."""
+"""Joins for which Millstream differs from the recordings of Kafka Streams, or no recording exists."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_late_record_waits_for_its_partner_until_its_window_closes() -> None:
     assert results(stream_join("left_join", windows), LATE) == [("a", "a1+a2", 850)]
 
 
-def test_kafka_streams_gives_a_late_record_two_results() -> None:
+def test_a_late_record_has_two_results_with_unmatched_early_as_in_kafka_streams() -> None:
     windows = ms.JoinWindows(100, 100, grace=500, unmatched="early")
     expected = [("a", "a1+None", 800), ("a", "a1+a2", 850)]
     assert results(stream_join("left_join", windows), LATE) == expected
@@ -60,19 +60,19 @@ CLOSED = [
 """A partner that arrives when the window of a record has closed."""
 
 
-def test_a_record_that_got_its_result_alone_is_joined_no_more() -> None:
+def test_a_record_is_not_joined_after_its_unmatched_result_was_sent() -> None:
     windows = ms.JoinWindows(100, 100, grace=0)
     assert results(stream_join("left_join", windows), CLOSED) == [("a", "a1+None", 1000)]
 
 
-def test_kafka_streams_joins_it_all_the_same() -> None:
+def test_a_record_is_joined_after_its_unmatched_result_with_unmatched_early() -> None:
     windows = ms.JoinWindows(100, 100, grace=0, unmatched="early")
     expected = [("a", "a1+None", 1000), ("a", "a1+a2", 1050)]
     assert results(stream_join("left_join", windows), CLOSED) == expected
 
 
 def values_by_wall_clock(windows: ms.JoinWindows, steps: list[tuple[str, str, int] | int]) -> list[list[str]]:
-    """Return what a left join sends to `out` after each record; the wall clock advances between the records."""
+    """Return the values that a left join sends after each record; an int advances the wall clock by that many ms."""
     given = []
     with ms.testing.TopologyTestDriver(stream_join("left_join", windows), wall_clock_ms=0) as driver:
         for step in steps:
@@ -85,7 +85,7 @@ def values_by_wall_clock(windows: ms.JoinWindows, steps: list[tuple[str, str, in
     return given
 
 
-def test_an_interval_of_wall_clock_delays_results_without_a_partner() -> None:
+def test_unmatched_interval_delays_results_without_a_partner() -> None:
     windows = ms.JoinWindows(100, 100, grace=0, unmatched_interval=1000)
     steps = [("left", "a", 0), ("left", "b", 500), ("left", "c", 1000), 999, ("left", "d", 1001), 1]
     assert values_by_wall_clock(windows, [*steps, ("left", "e", 1002)]) == [
@@ -98,16 +98,16 @@ def test_an_interval_of_wall_clock_delays_results_without_a_partner() -> None:
 
 
 @pytest.mark.parametrize(("after", "expected"), [(100, [[], [], []]), (0, [[], ["a+None"], []])])
-def test_kafka_streams_also_waits_after_looking_at_an_empty_store(
+def test_unmatched_interval_also_applies_after_a_check_of_an_empty_store(
     after: int, expected: list[list[str]]
 ) -> None:
-    """Its first look is by the first record, before which there is nothing, unless windows close with their own record."""
+    """The first record triggers the first check, which finds nothing unless a window closes with its own record."""
     windows = ms.JoinWindows(100, after, grace=0, unmatched="early", unmatched_interval=1000)
     steps = [("left", "a", 0), ("left", "b", 500), 999, ("left", "c", 1000)]
     assert values_by_wall_clock(windows, [*steps, 1, ("left", "d", 1500)])[:3] == expected
 
 
-def test_kafka_streams_lets_a_window_that_ends_before_time_0_end_at_0() -> None:
+def test_a_window_that_ends_before_time_0_ends_at_0_with_unmatched_early() -> None:
     steps: list[tuple[str, str, int] | int] = [("right", "a", 0), ("left", "a", 36)]
     assert values_by_wall_clock(ms.JoinWindows(300, -100, grace=50, unmatched="early"), steps)[1] == ["a+a"]
     assert values_by_wall_clock(ms.JoinWindows(300, -100, grace=50), steps)[1] == ["a+None"]
@@ -115,7 +115,7 @@ def test_kafka_streams_lets_a_window_that_ends_before_time_0_end_at_0() -> None:
 
 @pytest.mark.parametrize("unmatched", ["final", "early"])
 class TestRecordsThatFail:
-    """Under the policy "skip", a record that fails takes no result of another record with it."""
+    """Under the policy "skip", a failed record does not lose the result of another record."""
 
     def results(self, unmatched: Any, *events: Event) -> list[str]:
         def joiner(left: str, right: str | None) -> str:
@@ -132,11 +132,11 @@ class TestRecordsThatFail:
                 driver.pipe(*event)
             return [record.value for record in driver.read("out")]
 
-    def test_when_they_close_windows(self, unmatched: Any) -> None:
+    def test_keep_the_results_of_the_windows_that_they_close(self, unmatched: Any) -> None:
         alone, partner = ("left", "a", "alone", 99), ("right", "b", "partner", 101)
         assert self.results(unmatched, alone, partner, ("left", "b", "bad", 105)) == ["alone+None"]
 
-    def test_when_their_own_windows_close(self, unmatched: Any) -> None:
+    def test_do_not_affect_other_records_when_their_own_windows_close(self, unmatched: Any) -> None:
         waiting = [("left", "a", value, 99) for value in ("first", "bad", "second")]
         closing = [("left", "b", value, time) for value, time in (("x", 200), ("y", 201), ("z", 300))]
         expected = [
@@ -147,7 +147,7 @@ class TestRecordsThatFail:
         assert self.results(unmatched, *waiting, *closing) == expected
 
 
-def test_the_time_of_a_join_survives_a_restart() -> None:
+def test_the_stream_time_of_a_join_survives_a_restart() -> None:
     topology = stream_join("left_join", ms.JoinWindows(100, 100, grace=0))
     runner = MicroBatches(topology, "app", chunk=1, budget=None)
     runner.process("left", [(b"a", b"a1", 1000, ())])
@@ -156,7 +156,7 @@ def test_the_time_of_a_join_survives_a_restart() -> None:
     assert [r.value for r in runner.sent["out"]] == ["a1+None"]
 
 
-def test_the_partners_of_a_record_that_fails_remain_without_one() -> None:
+def test_the_partners_of_a_failed_record_remain_unmatched() -> None:
     def joiner(left: str | None, right: str | None) -> str:
         if right == "bad":
             raise ValueError(right)
@@ -215,7 +215,7 @@ def test_sides_of_two_builders_are_refused() -> None:
         ms.StreamsBuilder().stream("a").join(ms.StreamsBuilder().table("b"), paired)
 
 
-def test_two_streams_need_windows() -> None:
+def test_a_join_of_two_streams_requires_windows() -> None:
     builder = ms.StreamsBuilder()
     join: Any = builder.stream("a").join
     with pytest.raises(TopologyError, match="JoinWindows"):
@@ -232,14 +232,14 @@ def test_two_streams_need_windows() -> None:
         ("stream", 1, "grace", 5),
     ],
 )
-def test_an_option_that_means_nothing_is_refused(side: str, functions: int, option: str, given: Any) -> None:
+def test_an_option_without_effect_is_rejected(side: str, functions: int, option: str, given: Any) -> None:
     builder = ms.StreamsBuilder()
     join: Any = builder.stream("a").join
     with pytest.raises(TopologyError, match=f"{option}=... has no effect in a join"):
         join(getattr(builder, side)("b"), *[paired] * functions, **{option: given})
 
 
-def test_only_streams_are_joined_outer_with_a_stream() -> None:
+def test_an_outer_join_of_a_stream_with_a_table_is_rejected() -> None:
     builder = ms.StreamsBuilder()
     outer_join: Any = builder.stream("a").outer_join
     with pytest.raises(TopologyError, match=r"other must be KStream, not a KTable; .* left_join\(\)"):
@@ -249,6 +249,6 @@ def test_only_streams_are_joined_outer_with_a_stream() -> None:
 @pytest.mark.parametrize(
     "arguments", [{"before": -2, "after": 1}, {"grace": -1}, {"unmatched_interval": -1}, {"unmatched": "no"}]
 )
-def test_impossible_windows_are_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_windows_are_rejected(arguments: dict[str, Any]) -> None:
     with pytest.raises(TopologyError, match="JoinWindows"):
         ms.JoinWindows(**{"before": 1, "after": 1, "grace": 0, **arguments})

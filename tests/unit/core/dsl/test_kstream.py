@@ -1,4 +1,4 @@
-"""KStream: what each operator does, which serdes are known behind it, and where it repartitions."""
+"""KStream: what each operator does, which serdes its result has, and where it repartitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sink(topology: ms.Topology) -> Sink:
     return node
 
 
-class Quiet(ms.Processor):
+class PassThrough(ms.Processor):
     def process(self, record: ms.Record) -> None:
         self.context.forward(record)
 
@@ -50,7 +50,7 @@ ROWS = [("a", "1"), ("b", "22"), ("c", "333")]
     [
         (lambda s: s.filter(lambda k, v: len(v) > 1), [("b", "22"), ("c", "333")]),
         (lambda s: s.filter_not(lambda k, v: len(v) > 1), [("a", "1")]),
-        (lambda s: s.filter(lambda k, v: v), ROWS),  # any true object will do
+        (lambda s: s.filter(lambda k, v: v), ROWS),  # a predicate may return any truthy object
         (lambda s: s.map(lambda k, v: (v, k)), [("1", "a"), ("22", "b"), ("333", "c")]),
         (lambda s: s.map_values(lambda v: v + "!"), [("a", "1!"), ("b", "22!"), ("c", "333!")]),
         (lambda s: s.map_values(lambda k, v: k + v, with_key=True), [("a", "a1"), ("b", "b22"), ("c", "c333")]),
@@ -60,17 +60,19 @@ ROWS = [("a", "1"), ("b", "22"), ("c", "333")]
         (lambda s: s.flat_map_values(lambda v: iter(v)), [("a", "1"), *[("b", "2")] * 2, *[("c", "3")] * 3]),
         (lambda s: s.select_key(lambda k, v: v), [("1", "1"), ("22", "22"), ("333", "333")]),
         (lambda s: s.peek(lambda k, v: None), ROWS),
-        (lambda s: s.process(Quiet), ROWS),
-        (lambda s: s.process_values(Quiet), ROWS),
+        (lambda s: s.process(PassThrough), ROWS),
+        (lambda s: s.process_values(PassThrough), ROWS),
         (lambda s: s.repartition(), ROWS),
         (lambda s: s.merge(s.map_values(lambda v: "m")), [x for k, v in ROWS for x in ((k, "m"), (k, v))]),
     ],
 )  # fmt: skip
-def test_does_what_its_name_says(define: Callable[[Stream], Stream], expected: list[tuple[Any, Any]]) -> None:
+def test_each_operator_returns_the_expected_records(
+    define: Callable[[Stream], Stream], expected: list[tuple[Any, Any]]
+) -> None:
     assert run(define, *ROWS) == expected
 
 
-def test_streams_of_two_builders_are_not_merged() -> None:
+def test_streams_of_two_builders_cannot_be_merged() -> None:
     with pytest.raises(TopologyError, match="the streams of a merge belong to different builders"):
         ms.StreamsBuilder().stream("a").merge(ms.StreamsBuilder().stream("b"))
 
@@ -88,7 +90,7 @@ def test_foreach_ends_the_stream() -> None:
     assert seen == ["v"]
 
 
-def test_a_generator_that_fails_midway_gives_nothing() -> None:
+def test_a_generator_that_fails_midway_sends_nothing() -> None:
     def half(value: str) -> Any:
         yield value
         raise LookupError
@@ -121,21 +123,21 @@ class TestSerdes:
             (lambda s: s.select_key(print), "string", "json"),
             (lambda s: s.map_values(print), "int64", "string"),
             (lambda s: s.flat_map_values(print), "int64", "string"),
-            (lambda s: s.process(Quiet), "string", "string"),
-            (lambda s: s.process_values(Quiet), "int64", "string"),
+            (lambda s: s.process(PassThrough), "string", "string"),
+            (lambda s: s.process_values(PassThrough), "int64", "string"),
             (lambda s: s.merge(s.filter(bool)), "int64", "json"),
             (lambda s: s.merge(s.map_values(print)), "int64", "string"),
             (lambda s: s.repartition(key=ms.serdes.bytes), "bytes", "json"),
             (lambda s: s.split().branch(bool).no_default()["1"], "int64", "json"),
         ],
     )
-    def test_are_known_behind_an_operator_or_the_default(
+    def test_are_kept_by_an_operator_or_become_the_default(
         self, define: Callable[[Stream], Stream], key: str, value: str
     ) -> None:
         topology = built(lambda s: define(s).to("out"), key=ms.serdes.int64, value=ms.serdes.json)
         assert (sink(topology).key.name, sink(topology).value.name) == (key, value)
 
-    def test_given_ones_win(self) -> None:
+    def test_passed_to_a_sink_take_precedence(self) -> None:
         topology = built(lambda s: s.to("out", key=ms.serdes.bytes, value=ms.serdes.pickle))
         assert (sink(topology).key.name, sink(topology).value.name) == ("bytes", "pickle")
 
@@ -156,11 +158,11 @@ class TestRepartition:
             lambda s: s.flat_map_values(str),
             lambda s: s.peek(print),
             lambda s: s.merge(s.filter(bool)),
-            lambda s: s.process_values(Quiet),
+            lambda s: s.process_values(PassThrough),
             lambda s: s.split().branch(bool).no_default()["1"],
         ],
     )
-    def test_is_not_needed_while_keys_stay(self, define: Callable[[Stream], Stream]) -> None:
+    def test_is_not_needed_while_keys_are_unchanged(self, define: Callable[[Stream], Stream]) -> None:
         assert repartitions(built(lambda s: define(s).group_by_key().count(store="counts"))) == []
 
     @pytest.mark.parametrize(
@@ -169,10 +171,10 @@ class TestRepartition:
             lambda s: s.map(print),
             lambda s: s.flat_map(print),
             lambda s: s.select_key(print),
-            lambda s: s.process(Quiet),
+            lambda s: s.process(PassThrough),
             lambda s: s.select_key(print).filter(bool),
             lambda s: s.select_key(print).map_values(str),
-            lambda s: s.select_key(print).process_values(Quiet),
+            lambda s: s.select_key(print).process_values(PassThrough),
             lambda s: s.merge(s.select_key(print)),
             lambda s: s.select_key(print).split().branch(bool).no_default()["1"],
         ],
@@ -180,10 +182,10 @@ class TestRepartition:
     def test_is_needed_when_a_key_may_have_changed(self, define: Callable[[Stream], Stream]) -> None:
         assert repartitions(built(lambda s: define(s).group_by_key().count(store="counts"))) == ["counts"]
 
-    def test_is_always_needed_behind_group_by(self) -> None:
+    def test_is_always_needed_after_group_by(self) -> None:
         assert repartitions(built(lambda s: s.group_by(print).count(store="counts"))) == ["counts"]
 
-    def test_is_made_once_for_all_aggregations_of_a_group(self) -> None:
+    def test_is_shared_by_all_aggregations_of_a_group(self) -> None:
         def define(stream: Stream) -> None:
             grouped = stream.group_by(print, name="by-color")
             grouped.count(store="counts")
@@ -192,14 +194,14 @@ class TestRepartition:
 
         assert repartitions(built(define)) == ["by-color"]
 
-    def test_is_not_needed_again_behind_an_aggregation(self) -> None:
+    def test_is_not_needed_again_after_an_aggregation(self) -> None:
         def define(stream: Stream) -> None:
             counts = stream.group_by(print).count(store="counts").to_stream()
             counts.group_by_key().reduce(max, store="largest")
 
         assert repartitions(built(define)) == ["counts"]
 
-    def test_by_hand_serves_all_groupings_behind_it(self) -> None:
+    def test_called_explicitly_serves_all_later_groupings(self) -> None:
         def define(stream: Stream) -> None:
             moved = stream.select_key(print).repartition(name="moved", partitions=3)
             moved.group_by_key().count(store="one")
@@ -210,7 +212,7 @@ class TestRepartition:
         assert repartitions(topology) == ["moved"]
         assert topology.nodes["moved-repartition"].partitions == 3  # type: ignore[attr-defined]
 
-    def test_in_front_of_a_table_too(self) -> None:
+    def test_is_needed_for_a_table_of_a_rekeyed_stream(self) -> None:
         assert repartitions(built(lambda s: s.to_table(store="rows"))) == []
         assert repartitions(built(lambda s: s.select_key(print).to_table(store="rows"))) == ["rows"]
 
@@ -224,18 +226,18 @@ class TestRepartition:
         assert isinstance(node, Repartition)
         assert (node.key.name, node.value.name, node.drop_null_keys) == ("int64", "json", True)
 
-    def test_needs_a_partition_at_least(self) -> None:
+    def test_needs_at_least_one_partition(self) -> None:
         with pytest.raises(
             TopologyError, match=r"repartition\(partitions=0\): a topic has at least one partition"
         ):
             built(lambda s: s.repartition(partitions=0))
 
-    def test_leaves_out_null_keys(self) -> None:
+    def test_drops_null_keys(self) -> None:
         assert run(lambda s: s.repartition(name="moved"), (None, "x"), ("k", "y")) == [("k", "y")]
 
     @pytest.mark.parametrize(("null_keys", "dropped"), [("counted", 2), ("silent", 0)])
     @pytest.mark.parametrize("moves", ["repartition", "group_by", "to_table", "join"])
-    def test_counts_null_keys_unless_it_is_to_be_silent(
+    def test_counts_null_keys_unless_null_keys_is_silent(
         self, moves: str, null_keys: Any, dropped: int
     ) -> None:
         builder = ms.StreamsBuilder(null_keys=null_keys)
@@ -254,7 +256,7 @@ class TestRepartition:
                 driver.pipe("in", "k", value)
             assert driver.metrics()["dropped_records"] == dropped
 
-    def test_is_silent_or_not(self) -> None:
+    def test_rejects_another_value_of_null_keys(self) -> None:
         with pytest.raises(TopologyError, match="null_keys must be 'counted' or 'silent', not 'kept'"):
             ms.StreamsBuilder(null_keys="kept")  # type: ignore[arg-type]
 
@@ -269,7 +271,7 @@ class TestRepartition:
 
 
 class TestSplit:
-    def test_a_record_goes_to_the_first_branch_that_takes_it(self) -> None:
+    def test_a_record_goes_to_the_first_branch_whose_predicate_holds(self) -> None:
         def define(stream: Stream) -> None:
             branches = (
                 stream.split(name="to-")
@@ -290,12 +292,12 @@ class TestSplit:
                 ["a"],
             ]
 
-    def test_without_a_default_the_rest_is_lost(self) -> None:
+    def test_without_a_default_branch_unmatched_records_are_dropped(self) -> None:
         assert run(lambda s: s.split().branch(lambda k, v: v == "22").no_default()["1"], *ROWS) == [
             ("b", "22")
         ]
 
-    def test_a_branch_that_nobody_uses_takes_its_records_all_the_same(self) -> None:
+    def test_an_unused_branch_still_takes_its_records(self) -> None:
         def define(stream: Stream) -> Stream:
             return stream.split().branch(lambda k, v: v == "1").default(name="rest")["rest"]
 
@@ -321,15 +323,15 @@ class TestNames:
     def test_can_be_given(self, operator: str) -> None:
         assert "mine" in built(lambda s: getattr(s, operator)(print, name="mine")).nodes
 
-    def test_can_be_given_to_the_others(self) -> None:
+    def test_can_be_given_to_all_other_operators(self) -> None:
         def define(stream: Stream) -> None:
-            stream.process(Quiet, name="p").process_values(Quiet, name="pv").to("out", name="end")
+            stream.process(PassThrough, name="p").process_values(PassThrough, name="pv").to("out", name="end")
             stream.merge(stream, name="both").foreach(print, name="each")
             stream.repartition(name="moved")
 
         assert list(built(define).nodes)[1:] == ["p", "pv", "end", "both", "each", "moved-repartition"]
 
-    def test_a_given_name_still_counts(self) -> None:
+    def test_a_named_node_still_increments_the_number_in_generated_names(self) -> None:
         """As in Kafka Streams, so that naming one node does not rename the others."""
         topology = built(lambda s: s.filter(bool, name="mine").filter(bool))
         assert list(topology.nodes) == ["KSTREAM-SOURCE-0000000000", "mine", "KSTREAM-FILTER-0000000002"]
@@ -338,7 +340,7 @@ class TestNames:
         with pytest.raises(TopologyError, match="two nodes have the name 'mine'"):
             built(lambda s: s.filter(bool, name="mine").filter(bool, name="mine"))
 
-    def test_must_be_possible_in_topics(self) -> None:
+    def test_must_be_valid_in_names_of_topics(self) -> None:
         with pytest.raises(TopologyError, match="'my filter' cannot be the name of a node"):
             built(lambda s: s.filter(bool, name="my filter"))
 
@@ -351,13 +353,13 @@ class TestNames:
             built(define)
 
 
-def test_merging_a_stream_with_itself_gives_each_record_once() -> None:
+def test_merging_a_stream_with_itself_forwards_each_record_once() -> None:
     """As in Kafka Streams, whose merge node has a set of parents."""
     assert run(lambda s: s.merge(s), ("k", "v")) == [("k", "v")]
 
 
-class TestBranchesThatGoOn:
-    def test_a_function_makes_of_a_branch_what_is_given_back(self) -> None:
+class TestBranchesWithAFunction:
+    def test_the_result_of_the_function_replaces_the_branch(self) -> None:
         def define(stream: Stream) -> None:
             split = stream.split(name="to-").branch(
                 lambda k, v: len(v) > 2, name="long", then=lambda s: s.map_values(str.upper)
@@ -373,7 +375,7 @@ class TestBranchesThatGoOn:
             assert [record.value for record in driver.read("out")] == ["LONG", "c!"]
             assert [record.value for record in driver.read("two")] == ["ab"]
 
-    def test_it_is_called_when_the_branch_is_made(self) -> None:
+    def test_the_function_is_called_when_the_branch_is_added(self) -> None:
         calls: list[str] = []
         split = ms.StreamsBuilder().stream("in").split()
         for name in ("one", "two"):
@@ -383,8 +385,8 @@ class TestBranchesThatGoOn:
         assert calls == ["one", "two", "rest"]
 
 
-class TestASplitThatEndsWithoutSayingSo:
-    def test_has_its_branches(self) -> None:
+class TestASplitWithoutAFinalCall:
+    def test_still_has_its_branches(self) -> None:
         def define(stream: Stream) -> None:
             split = stream.split()
             split.branch(lambda k, v: v == "a", then=lambda s: s.to("a"))
@@ -400,14 +402,14 @@ class TestASplitThatEndsWithoutSayingSo:
             driver.pipe("in", "k", "v")
             assert driver.metrics()["processed_records"] == 1
 
-    def test_may_go_on_when_its_branches_were_asked_for(self) -> None:
+    def test_may_be_extended_after_no_default(self) -> None:
         split = ms.StreamsBuilder().stream("in").split()
         first = split.branch(lambda k, v: True).no_default()
         assert list(first) == ["1"]
         assert list(split.branch(lambda k, v: True).default()) == ["1", "2", "0"]
 
     @pytest.mark.parametrize("again", [lambda s: s.default(name="x"), lambda s: s.branch(lambda k, v: True)])
-    def test_has_nothing_behind_its_default_branch(self, again: Callable[[Any], object]) -> None:
+    def test_cannot_be_extended_after_its_default_branch(self, again: Callable[[Any], object]) -> None:
         split = ms.StreamsBuilder().stream("in").split()
         split.default()
         with pytest.raises(TopologyError, match="already has a default branch"):
@@ -427,7 +429,7 @@ class TestBranch:
             assert [record.key for record in driver.read("long")] == ["c"]
             assert [record.key for record in driver.read("short")] == ["b"]
 
-    def test_the_streams_come_in_the_order_of_their_predicates(self) -> None:
+    def test_the_streams_are_in_the_order_of_their_predicates(self) -> None:
         numbers = [str(number) for number in range(12)]
 
         def define(stream: Stream) -> None:
@@ -442,7 +444,7 @@ class TestBranch:
                 [number] for number in numbers
             ]
 
-    def test_there_is_at_least_one_predicate(self) -> None:
+    def test_at_least_one_predicate_is_required(self) -> None:
         with pytest.raises(TopologyError, match="pass at least one predicate"):
             built(lambda stream: stream.branch())
 
@@ -459,7 +461,7 @@ class TestThrough:
                 ("b", "2!", 8, ()),
             ]
 
-    def test_nothing_behind_it_repartitions_for_keys_that_were_changed_in_front_of_it(self) -> None:
+    def test_keys_changed_before_it_need_no_repartition_after_it(self) -> None:
         topology = built(
             lambda s: s.select_key(lambda k, v: v).through("between").group_by_key().count(store="counts")
         )
@@ -468,13 +470,13 @@ class TestThrough:
             topology.plan("app").subtopology_of["between"].id != topology.plan("app").subtopology_of["in"].id
         )
 
-    def test_its_serdes_are_those_of_the_topic(self) -> None:
+    def test_its_serdes_apply_to_the_topic(self) -> None:
         topology = built(lambda s: s.map_values(len).through("between", value=ms.serdes.int64).to("out"))
         with ms.testing.TopologyTestDriver(topology) as driver:
             driver.pipe("in", "a", "four")
             assert [record.value for record in driver.read("out")] == [4]
 
-    def test_its_nodes_have_its_name(self) -> None:
+    def test_its_nodes_are_named_after_it(self) -> None:
         topology = built(lambda s: s.through("between", name="middle").to("out", name="end"))
         assert {"middle", "middle-sink"} < topology.nodes.keys()
 
@@ -503,7 +505,7 @@ class TestPrint:
             "[bees]: b, 22",
         ]
 
-    def test_to_a_file_adds_lines_to_it(self, tmp_path: Path) -> None:
+    def test_to_a_file_appends_lines(self, tmp_path: Path) -> None:
         file = tmp_path / "lines"
         file.write_text("before\n")
         with ms.testing.TopologyTestDriver(built(lambda s: s.print(label="in", file=file))) as driver:

@@ -43,7 +43,7 @@ def joining(join: str = "join", **options: Any) -> ms.Topology:
 
 @pytest.mark.parametrize("emit", EMITS.values(), ids=EMITS.keys())
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_a_record_that_is_left_out_comes_out_as_it_was(kind: str, emit: ms.EmitStrategy) -> None:
+def test_a_late_record_is_forwarded_unchanged(kind: str, emit: ms.EmitStrategy) -> None:
     with TopologyTestDriver(counting(kind, emit)) as driver:
         driver.pipe("in", "a", "first", 10_000)
         driver.pipe("in", "a", "late", 2_000, [("h", b"x")])
@@ -52,7 +52,7 @@ def test_a_record_that_is_left_out_comes_out_as_it_was(kind: str, emit: ms.EmitS
         assert driver.metrics()["dropped_records"] >= 1
 
 
-def test_a_record_that_is_late_for_one_of_its_windows_comes_out_once() -> None:
+def test_a_record_that_is_late_for_some_of_its_windows_is_forwarded_once() -> None:
     with TopologyTestDriver(counting("hopping")) as driver:
         driver.pipe("in", "a", "first", 2_000)
         driver.pipe("in", "b", "late for one", 1_300)
@@ -70,14 +70,14 @@ def test_records_without_a_key_are_not_late() -> None:
         assert driver.read("late") == []
 
 
-def test_each_aggregation_has_its_own() -> None:
+def test_each_aggregation_has_its_own_late_stream() -> None:
     builder = ms.StreamsBuilder()
-    made: list[ms.KStream[Any, Any]] = []
-    windowed = builder.stream("in").group_by_key().windowed_by(WINDOWS["tumbling"], late=made.append)
+    late_streams: list[ms.KStream[Any, Any]] = []
+    windowed = builder.stream("in").group_by_key().windowed_by(WINDOWS["tumbling"], late=late_streams.append)
     windowed.count(store="one")
     windowed.count(store="other")
-    made[0].to("late-one")
-    made[1].to("late-other")
+    late_streams[0].to("late-one")
+    late_streams[1].to("late-other")
     with TopologyTestDriver(builder.build()) as driver:
         driver.pipe("in", "a", "x", 10_000)
         driver.pipe("in", "a", "y", 0)
@@ -85,7 +85,7 @@ def test_each_aggregation_has_its_own() -> None:
         assert [r.value for r in driver.read("late-other")] == ["y"]
 
 
-def test_a_late_stream_goes_through_operators_like_any_other() -> None:
+def test_a_late_stream_can_be_processed_like_any_other_stream() -> None:
     builder = ms.StreamsBuilder()
 
     def count_late(late: ms.KStream[Any, Any]) -> None:
@@ -103,7 +103,7 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 6_000)), max_si
 
 
 @given(steps=steps)
-def test_what_is_counted_and_what_is_late_is_all_there_is(steps: list[tuple[str, int]]) -> None:
+def test_each_record_is_either_counted_or_late(steps: list[tuple[str, int]]) -> None:
     with TopologyTestDriver(counting("tumbling", ms.on_window_close)) as driver:
         for key, timestamp in [*steps, ("end", 100_000)]:
             driver.pipe("in", key, "x", timestamp)
@@ -112,7 +112,7 @@ def test_what_is_counted_and_what_is_late_is_all_there_is(steps: list[tuple[str,
 
 
 @pytest.mark.parametrize("join", ["join", "left_join", "outer_join", "join_prior"])
-def test_a_side_of_a_join_is_late_when_its_window_had_closed(join: str) -> None:
+def test_a_record_of_either_side_of_a_join_is_late_after_its_window_closed(join: str) -> None:
     def other_late(stream: ms.KStream[Any, Any]) -> None:
         stream.to("other-late")
 
@@ -128,7 +128,7 @@ def test_a_side_of_a_join_is_late_when_its_window_had_closed(join: str) -> None:
         assert [(r.key, r.value, r.timestamp) for r in driver.read("other-late")] == [("b", "r9849", 9_849)]
 
 
-def test_nothing_is_late_for_a_table() -> None:
+def test_a_join_with_a_table_has_no_late_stream() -> None:
     builder = ms.StreamsBuilder()
     with pytest.raises(TopologyError, match="no record is late for a table"):
         builder.stream("in").join(  # type: ignore[call-overload]
@@ -136,7 +136,7 @@ def test_nothing_is_late_for_a_table() -> None:
         )
 
 
-def test_a_record_that_a_join_cannot_keep_is_late_for_the_join() -> None:
+def test_a_record_that_is_too_old_to_be_stored_by_a_join_counts_as_late() -> None:
     minute = 60_000
     builder = ms.StreamsBuilder()
     windows = ms.JoinWindows(minute, minute, grace=0)
@@ -152,21 +152,21 @@ def test_a_record_that_a_join_cannot_keep_is_late_for_the_join() -> None:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_each_stream_of_a_cogroup_has_its_own(kind: str) -> None:
+def test_each_stream_of_a_cogroup_has_its_own_late_stream(kind: str) -> None:
     builder = ms.StreamsBuilder()
     texts = builder.stream("texts").group_by_key()
     numbers = builder.stream("numbers", value=ms.serdes.int64).group_by_key()
     both = texts.cogroup(lambda k, v, so_far: so_far + v)
     both = both.cogroup(numbers, lambda k, v, so_far: f"{so_far}{v}")
-    made: list[ms.KStream[Any, Any]] = []
-    windowed: Any = both.windowed_by(WINDOWS[kind], late=made.append)
+    late_streams: list[ms.KStream[Any, Any]] = []
+    windowed: Any = both.windowed_by(WINDOWS[kind], late=late_streams.append)
     merger = [lambda key, merged, value: merged + value] if kind == "sessions" else []
     windowed.aggregate(str, *merger, store="w")
-    made[0].to("late-texts")
-    made[1].to("late-numbers")
+    late_streams[0].to("late-texts")
+    late_streams[1].to("late-numbers")
     with TopologyTestDriver(builder.build()) as driver:
         driver.pipe("texts", "a", "x", 10_000)
-        driver.pipe("numbers", "a", 1, 2_000)  # not late: its stream has its own time
+        driver.pipe("numbers", "a", 1, 2_000)  # not late: its stream has its own stream time
         driver.pipe("texts", "a", "y", 2_000, [("h", b"1")])
         driver.pipe("numbers", "a", 2, 10_000)
         driver.pipe("numbers", "a", 3, 2_001)

@@ -50,7 +50,7 @@ def third(key: Any, value: Any, aggregate: Any) -> Any:
     return aggregate
 
 
-def kept(topology: ms.Topology) -> list[str]:
+def names_of_state(topology: ms.Topology) -> list[str]:
     """Return all names that matter after a restart: stores, internal topics, processors with schedules."""
     topics = [f"{node.topic_name}*" for node in topology.nodes.values() if isinstance(node, Repartition)]
     processors = [name for name, node in topology.nodes.items() if hasattr(node, "supplier")]
@@ -254,13 +254,13 @@ PATHS: dict[str, tuple[Callable[[ms.StreamsBuilder], object], list[str]]] = {
 
 
 @pytest.mark.parametrize(("define", "expected"), PATHS.values(), ids=PATHS.keys())
-def test_what_is_kept_is_called_by_its_path(
+def test_state_is_named_by_its_path(
     define: Callable[[ms.StreamsBuilder], object], expected: list[str]
 ) -> None:
-    assert kept(built(define)) == expected
+    assert names_of_state(built(define)) == expected
 
 
-def test_the_same_path_gets_a_number_in_the_order_of_the_program() -> None:
+def test_repeated_paths_are_numbered_in_program_order() -> None:
     builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     for _ in range(3):
@@ -279,7 +279,7 @@ UNRELATED: list[Callable[[Stream], Stream]] = [
     lambda s: s.branch(second)[0],
     lambda s: s.split().branch(second).default()["0"],
 ]
-"""Operators that leave the keys as they are, and keep nothing that anything else is found by."""
+"""Operators that change neither keys nor the names of the state of other operators."""
 
 
 def program(insert: Callable[[str, Stream], Stream]) -> ms.Topology:
@@ -298,7 +298,7 @@ def program(insert: Callable[[str, Stream], Stream]) -> ms.Topology:
 INSERTION_POINTS = ["orders", "returns", "rekeyed", "grouped", "joined", "to be mapped"]
 STATE = {
     name
-    for name in kept(program(lambda _, stream: stream))
+    for name in names_of_state(program(lambda _, stream: stream))
     if not name.endswith(("process", "process-values"))
 }
 
@@ -308,19 +308,19 @@ STATE = {
         st.sampled_from(INSERTION_POINTS), st.lists(st.integers(0, len(UNRELATED) - 1), max_size=3)
     )
 )
-def test_inserted_operators_change_no_name_of_state(inserted: dict[str, list[int]]) -> None:
+def test_inserted_operators_do_not_change_names_of_state(inserted: dict[str, list[int]]) -> None:
     def insert(point: str, stream: Stream) -> Stream:
         for number in inserted.get(point, ()):
             stream = UNRELATED[number](stream)
         return stream
 
-    names = kept(program(insert))
+    names = names_of_state(program(insert))
     assert {name for name in names if "process" not in name} == STATE
     assert "returns-rekeyed-process" not in STATE
     assert "returns-rekeyed-process" in names
 
 
-def test_numbered_names_do_shift() -> None:
+def test_inserted_operators_change_numbered_names() -> None:
     def define(builder: ms.StreamsBuilder, *, edited: bool) -> None:
         stream = builder.stream("in")
         (stream.filter(second) if edited else stream).group_by_key().count()
@@ -333,7 +333,7 @@ def test_numbered_names_do_shift() -> None:
     assert after == ["KSTREAM-AGGREGATE-STATE-STORE-0000000002"]
 
 
-def test_a_path_that_is_too_long_says_how_to_shorten_it() -> None:
+def test_the_error_for_a_path_that_is_too_long_says_how_to_shorten_it() -> None:
     builder = ms.StreamsBuilder()
     table: ms.KTable[Any, Any] = builder.stream("in").group_by_key().count()
     for _ in range(13):
@@ -343,7 +343,7 @@ def test_a_path_that_is_too_long_says_how_to_shorten_it() -> None:
     assert table.group_by(lambda k, v: (v, v), name="by").count().store_name == "by-count"
 
 
-def test_there_are_two_namings() -> None:
+def test_an_unknown_kind_of_names_is_rejected() -> None:
     with pytest.raises(TopologyError, match="names must be 'stable' or 'numbered', not 'short'"):
         ms.StreamsBuilder(names="short")  # type: ignore[arg-type]
 
@@ -351,38 +351,38 @@ def test_there_are_two_namings() -> None:
 class TestClashes:
     MESSAGE = "'in-count' would be the name of two things: of one because you set it"
 
-    def test_with_a_name_given_before(self) -> None:
+    def test_with_an_earlier_explicit_name_are_rejected(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("other").group_by_key().count(store="in-count")
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.stream("in").group_by_key().count()
 
-    def test_with_a_name_given_behind(self) -> None:
+    def test_with_a_later_explicit_name_are_rejected(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.stream("other").group_by_key().count(store="in-count")
 
-    def test_with_a_part_of_what_is_called_so(self) -> None:
+    def test_with_a_store_of_a_join_are_rejected(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("third").group_by_key().count(store="in-other-join-left")
         with pytest.raises(TopologyError, match="'in-other-join-left' would be the name of two things"):
             builder.stream("in").join(builder.stream("other"), left, windows=NEAR)
 
-    def test_with_the_store_of_a_processor(self) -> None:
+    def test_with_an_added_store_are_rejected(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
             builder.add_state_store(ms.stores.key_value("in-count", ms.serdes.string, ms.serdes.int64))
 
     @pytest.mark.parametrize("operator", ["process", "process_values"])
-    def test_with_a_store_that_a_processor_brings_along(self, operator: str) -> None:
+    def test_with_a_store_that_a_later_processor_supplies_are_rejected(self, operator: str) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count()
         with pytest.raises(TopologyError, match=self.MESSAGE):
             getattr(builder.stream("other"), operator)(Counting)
 
-    def test_with_a_store_that_a_processor_has_brought_along(self) -> None:
+    def test_with_a_store_that_an_earlier_processor_supplied_are_rejected(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("other").process(Counting)
         with pytest.raises(TopologyError, match=self.MESSAGE):
@@ -390,7 +390,7 @@ class TestClashes:
 
 
 class TestNamesOfNodes:
-    """`name=` is `Named` of Kafka Streams."""
+    """The parameter `name` corresponds to `Named` in Kafka Streams."""
 
     def test_can_be_given_to_aggregations(self) -> None:
         def define(b: ms.StreamsBuilder) -> None:
@@ -439,7 +439,7 @@ class TestNamesOfNodes:
         assert {"read-source", "read", "filled-source", "filled", "rows"} <= names
         assert {"swapped", "counted", "reduced", "aggregated", "changes", "rich", "to-", "to-0"} <= names
 
-    def test_are_those_of_both_sides_of_a_join_too(self) -> None:
+    def test_apply_to_both_sides_of_a_join(self) -> None:
         def define(b: ms.StreamsBuilder) -> None:
             b.stream("in").left_join(b.stream("other"), left, windows=NEAR, name="pairs")
             b.table("t").join(b.table("u"), left, name="rows")

@@ -1,6 +1,6 @@
-"""Records without a key in front of joins (KIP-962), as Kafka Streams 4.3 treats them.
+"""Joins handle records without a key as in Kafka Streams 4.3 (KIP-962).
 
-Expected results and drops are those of its own ``TopologyTestDriver``, for the same topologies and records.
+The expected results and drop counts come from its ``TopologyTestDriver``, for the same topologies and records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from golden.micro_batches import MicroBatches, Row
 
 
 class Inputs(NamedTuple):
-    """Inputs of the cases: two streams with some null keys, the first one without a new key, and two tables."""
+    """Inputs of the cases: two streams with some null keys, a stream with the key of the input, and two tables."""
 
     stream: ms.KStream[Any, Any]
     other: ms.KStream[Any, Any]
@@ -127,25 +127,27 @@ def topology(case: Case, *, by_function: bool) -> ms.Topology:
 
 
 def rows(*, by_function: bool) -> list[tuple[str, Row]]:
-    given: list[tuple[str, Row]] = []
+    inputs_by_topic: list[tuple[str, Row]] = []
     for topic, value, timestamp in RECORDS:
         key = "k" if by_function else new_key(value)
-        given.append((topic, (None if key is None else key.encode(), value.encode(), timestamp, ())))
+        inputs_by_topic.append(
+            (topic, (None if key is None else key.encode(), value.encode(), timestamp, ()))
+        )
         if topic == "in":
-            given.append(("plain", (b"k", value.encode(), timestamp, ())))
-    return given
+            inputs_by_topic.append(("plain", (b"k", value.encode(), timestamp, ())))
+    return inputs_by_topic
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
 @pytest.mark.parametrize("by_function", [True, False], ids=["new keys", "keys of the input"])
 @pytest.mark.parametrize("case", CASES)
-def test_joins_like_kafka_streams(case: str, by_function: bool, together: bool) -> None:
+def test_joins_handle_null_keys_like_kafka_streams(case: str, by_function: bool, together: bool) -> None:
     define, expected, dropped = CASES[case]
     built = topology(define, by_function=by_function)
     runner = MicroBatches(built, "app", chunk=100, budget=None)
-    read = {*runner.plan.subtopology_of}
+    source_topics = {*runner.plan.subtopology_of}
     for topic, row in rows(by_function=by_function):
-        if topic in read:
+        if topic in source_topics:
             runner.add(topic, [row])
             if not together:
                 runner.settle()

@@ -17,8 +17,8 @@ JOIN = ms.JoinWindows(5, 5, grace=0)
 
 class Reading(ms.Processor[Any, Any, Any, Any]):
     def process(self, record: ms.Record[Any, Any]) -> None:
-        found = self.context.state_store("x").get(record.key)
-        self.context.forward(record.with_value(str(found.value)))
+        row = self.context.state_store("x").get(record.key)
+        self.context.forward(record.with_value(str(row.value)))
 
 
 class Providing(Reading):
@@ -99,7 +99,7 @@ def test_a_store_belongs_to_one_operator(define: Callable[[ms.StreamsBuilder], o
         define(ms.StreamsBuilder())
 
 
-def test_a_refused_operator_leaves_the_store_to_its_owner() -> None:
+def test_a_rejected_operator_does_not_change_the_owner_of_a_store() -> None:
     builder = ms.StreamsBuilder()
     count(builder).to_stream().to("out", value=ms.serdes.int64)
     with pytest.raises(TopologyError):

@@ -1,4 +1,4 @@
-"""Processors in streams: stores that they supply, and unchanged keys."""
+"""Processors in streams: the stores that they supply, the keys of process_values, and wrapping."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = ms.serdes.string
 SEEN = ms.stores.key_value("seen", TEXT, TEXT)
 
 
-class Before(ms.Processor[str, str, str, str]):
+class ForwardPrevious(ms.Processor[str, str, str, str]):
     """Forwards the previous value of the key; supplies its own store."""
 
     stores = (SEEN,)
@@ -28,7 +28,7 @@ class Before(ms.Processor[str, str, str, str]):
 
 
 class Longest(ms.ValueTransformer[str, str, str]):
-    """Supplies its store by a function."""
+    """Forwards the longest value of the key; supplies its store by a function."""
 
     @staticmethod
     def stores() -> list[ms.stores.StoreSpec]:
@@ -47,42 +47,42 @@ def built(define: Any, **serdes: Any) -> ms.Topology:
     return builder.build()
 
 
-class TestStoresThatAProcessorBringsAlong:
+class TestStoresThatAProcessorSupplies:
     @pytest.mark.parametrize("method", ["process", "process_values"])
     def test_are_added_and_connected(self, method: str) -> None:
-        host = Host(built(lambda builder: getattr(builder.stream("in"), method)(Before)))
+        host = Host(built(lambda builder: getattr(builder.stream("in"), method)(ForwardPrevious)))
         assert sent(host.run("in", ("a", "1", 0), ("a", "2", 0))) == [("a", "None-1", 0), ("a", "1-2", 0)]
 
-    def test_of_a_table_too(self) -> None:
+    def test_can_be_supplied_by_a_transformer_of_a_table(self) -> None:
         host = Host(built(lambda builder: builder.table("in").transform_values(Longest).to_stream()))
         assert [value for _, value, _ in sent(host.run("in", ("a", "ab", 0), ("a", "c", 0)))] == ["ab", "ab"]
 
-    def test_are_shared_by_processors_that_bring_the_same(self) -> None:
+    def test_are_shared_by_processors_that_supply_the_same(self) -> None:
         builder = ms.StreamsBuilder()
-        builder.stream("in").process(Before).to("out")
-        builder.stream("other").process(Before).to("out")
+        builder.stream("in").process(ForwardPrevious).to("out")
+        builder.stream("other").process(ForwardPrevious).to("out")
         (sub,) = builder.build().plan("app").subtopologies
         assert list(sub.stores) == ["seen"]
 
-    def test_go_with_a_topology_of_the_low_level_too(self) -> None:
-        topology = ms.Topology().add_source("source", "in").add_processor("before", Before, "source")
+    def test_are_added_to_a_low_level_topology(self) -> None:
+        topology = ms.Topology().add_source("source", "in").add_processor("before", ForwardPrevious, "source")
         assert [*topology.stores] == ["seen"]
 
     @pytest.mark.parametrize("stores", ["seen", ["seen"], 5, lambda self: ()])
-    def test_are_stores_and_nothing_else(self, stores: Any) -> None:
-        supplier = type("Odd", (Before,), {"stores": stores})
+    def test_must_be_specifications_of_stores(self, stores: Any) -> None:
+        supplier = type("Odd", (ForwardPrevious,), {"stores": stores})
         with pytest.raises(TopologyError, match="the attribute 'stores' of a supplier"):
             ms.StreamsBuilder().stream("in").process(supplier)
 
-    def test_have_names_of_their_own(self) -> None:
+    def test_must_not_have_the_name_of_a_different_store(self) -> None:
         builder = ms.StreamsBuilder()
         builder.add_state_store(ms.stores.key_value("seen", TEXT, ms.serdes.int64))
         with pytest.raises(TopologyError, match="two different stores have the name 'seen'"):
-            builder.stream("in").process(Before)
+            builder.stream("in").process(ForwardPrevious)
 
 
 class TestKeysOfProcessValues:
-    def test_stay(self) -> None:
+    def test_are_kept(self) -> None:
         host = Host(built(lambda builder: builder.stream("in").process_values(forwarding(lambda c, r: "x"))))
         assert sent(host.run("in", ("a", "1", 0), (None, "2", 0))) == [("a", "x", 0), (None, "x", 0)]
 
@@ -123,7 +123,7 @@ class TestKeysOfProcessValues:
                     driver.pipe("in", "", "1")
 
     def test_are_compared_by_their_bytes(self) -> None:
-        """Two arrays have no single result of a comparison."""
+        """A comparison of two arrays has no single result."""
         arrays = ms.serdes.of(lambda array: array.tobytes(), lambda data: np.frombuffer(data, "int64"))
         supplier = processing(lambda context, record: context.forward(record.with_key(record.key.copy())))
         builder = ms.StreamsBuilder()
@@ -132,7 +132,7 @@ class TestKeysOfProcessValues:
             driver.pipe("in", np.arange(3), "1")
             assert [record.key.tolist() for record in driver.read("out")] == [[0, 1, 2]]
 
-    def test_may_be_any_in_a_punctuator(self) -> None:
+    def test_are_not_checked_in_a_punctuator(self) -> None:
         def schedule(context: ms.ProcessorContext[Any, Any]) -> None:
             context.schedule(10, ms.stream_time, lambda now: context.forward(ms.Record("clock", "x", now)))
 
@@ -141,7 +141,7 @@ class TestKeysOfProcessValues:
         assert sent(host.run("in", ("a", "1", 10))) == [("clock", "x", 10)]
 
 
-class TestAStoreThatOthersOnlyRead:
+class TestAReadOnlyStore:
     def topology(self, reader: Any) -> ms.Topology:
         keep = processing(lambda context, record: context.state_store("seen").put(record.key, record.value))
         topology = ms.Topology().add_read_only_state_store(SEEN, "kept", "rows", "keep", keep)
@@ -154,21 +154,21 @@ class TestAStoreThatOthersOnlyRead:
         host.restart()
         assert sent(host.run("in", ("a", "x", 0), ("b", "x", 0))) == [("a", "1", 0), ("b", "None", 0)]
 
-    def test_is_written_by_nobody_else(self) -> None:
+    def test_cannot_be_written_by_another_processor(self) -> None:
         host = Host(self.topology(processing(lambda c, r: c.state_store("seen").put("a", "mine"))))
         with pytest.raises(ProcessingError, match=r"put\(\) on store 'seen': it is read-only here"):
             host.run("in", ("a", "x", 0))
 
-    def test_is_a_key_value_store(self) -> None:
+    def test_must_be_a_key_value_store(self) -> None:
         store = ms.stores.session("sessions", TEXT, TEXT, retention=1_000)
         with pytest.raises(TopologyError, match="a read-only store must be a key-value store without ttl"):
-            ms.Topology().add_read_only_state_store(store, "kept", "rows", "keep", Before)
+            ms.Topology().add_read_only_state_store(store, "kept", "rows", "keep", ForwardPrevious)
 
 
 COUNTS = ms.stores.key_value("wrapped-calls", ms.serdes.string, ms.serdes.int64)
 
 
-class Around:
+class Wrapper:
     """Counts calls in its own store, and delegates to the processor that it wraps."""
 
     stores = (COUNTS,)
@@ -203,7 +203,7 @@ class _Counting:
         self._counts.put(self._name, (self._counts.get(self._name) or 0) + 1)
 
 
-def test_everything_of_the_users_is_wrapped() -> None:
+def test_all_processors_and_transformers_are_wrapped() -> None:
     class Same(ms.Processor[Any, Any, Any, Any]):
         stores = (ms.stores.key_value("own", ms.serdes.string, ms.serdes.string),)
 
@@ -215,7 +215,7 @@ def test_everything_of_the_users_is_wrapped() -> None:
         def transform(self, key: Any, value: Any) -> Any:
             return value.upper()
 
-    builder = ms.StreamsBuilder(wrap=Around)
+    builder = ms.StreamsBuilder(wrap=Wrapper)
     stream = builder.stream("in").process(Same, name="one").process_values(Same, name="two")
     stream.to_table().transform_values(Shout, name="three").to_stream().to("out")
     with ms.testing.TopologyTestDriver(builder.build()) as driver:
@@ -240,7 +240,7 @@ def test_processors_of_topologies_and_global_stores_are_wrapped() -> None:
     assert set(seen) == {"added", "global"}
 
 
-def test_what_wraps_gives_a_supplier() -> None:
+def test_wrap_must_return_a_supplier() -> None:
     class Quiet(ms.Processor[Any, Any, Any, Any]):
         def process(self, record: ms.Record[Any, Any]) -> None: ...
 

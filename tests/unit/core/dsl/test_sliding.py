@@ -1,4 +1,4 @@
-"""Sliding windows, one record at a time, and over restarts."""
+"""Sliding windows, one record at a time and across restarts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def topology(windows: ms.SlidingWindows, emit: ms.EmitStrategy = ms.on_window_up
 
 
 class TestOnUpdate:
-    def test_a_record_makes_its_window_and_that_behind_the_record_before_it(self) -> None:
+    def test_a_record_creates_its_own_window_and_the_window_after_the_previous_record(self) -> None:
         host = Host(topology(ms.SlidingWindows(10, grace=0)))
         assert sent(host.run("in", ("a", "x", 20), ("a", "y", 25))) == [
             ("a@10-20", "x", 20),
@@ -46,10 +46,10 @@ class TestOnUpdate:
             ("a@25-35", "y", 28),
         ]
 
-    def test_a_record_right_behind_the_window_of_the_record_before_it_may_update_its_window_twice(
+    def test_a_record_just_after_the_window_of_the_previous_record_may_update_its_window_twice(
         self,
     ) -> None:
-        """As Kafka Streams: the left window of a record is also the right window of the one before it, if that one is found."""
+        """As in Kafka Streams: its left window is also the right window of the previous record, if that record is found."""
         host = Host(topology(ms.SlidingWindows(10, grace=100)))
         host.run("in", ("a", "x", 15), ("a", "y", 18))
         twice = ("a@19-29", "z", 29)
@@ -58,7 +58,7 @@ class TestOnUpdate:
         host.run("in", ("a", "x", 20))
         assert sent(host.run("in", ("a", "z", 31))) == [("a@21-31", "z", 31)]
 
-    def test_a_record_with_the_smallest_timestamp_that_is_not_early_changes_its_own_window_first(
+    def test_a_record_whose_window_starts_at_0_updates_its_own_window_first(
         self,
     ) -> None:
         host = Host(topology(ms.SlidingWindows(10, grace=100)))
@@ -71,7 +71,7 @@ class TestOnUpdate:
         assert sent(host.run("in", ("a", "late", 84))) == []
         assert sent(host.run("in", ("a", "z", 85))) == [("a@85-95", "yz", 90), ("a@86-96", "y", 90)]
 
-    def test_a_second_late_record_of_the_same_time_has_no_window_behind_it(self) -> None:
+    def test_a_second_late_record_with_the_same_timestamp_creates_no_window_after_it(self) -> None:
         host = Host(topology(ms.SlidingWindows(10, grace=0)))
         host.run("in", ("a", "x", 20), ("b", "x", 30))
         assert sent(host.run("in", ("a", "y", 25))) == [("a@21-31", "y", 25)]
@@ -85,11 +85,11 @@ class TestOnUpdate:
             ("a@0-10", "xy", 7),
         ]
 
-    def test_null_keys_and_null_values_are_left_out(self) -> None:
+    def test_null_keys_and_null_values_are_dropped(self) -> None:
         outcome = Host(topology(ms.SlidingWindows(10, grace=0))).run("in", ("a", None, 1), (None, "x", 2))
         assert outcome.metrics.dropped == {"null key or value in an aggregation": 2}
 
-    def test_what_is_late_stays_late_after_a_restart(self) -> None:
+    def test_late_records_stay_late_after_a_restart(self) -> None:
         host = Host(topology(ms.SlidingWindows(10, grace=5)))
         host.run("in", ("a", "x", 100))
         host.restart()
@@ -97,7 +97,7 @@ class TestOnUpdate:
         assert host.run("in", ("b", "x", 85)).metrics.dropped == {"late for a window": 1}
         assert sent(host.run("in", ("b", "x", 95))) == [("b@85-95", "x", 95)]
 
-    def test_a_function_that_fails_leaves_the_windows_as_they_were(self) -> None:
+    def test_a_failed_function_does_not_change_the_windows(self) -> None:
         def failing(so_far: str, value: str) -> str:
             raise ValueError("no more")
 
@@ -108,7 +108,7 @@ class TestOnUpdate:
         host.run("in", ("a", "x", 20), ("a", "y", 25))
         assert [(window.start, row.value) for window, row in host.store("w").all()] == [(10, "x")]
 
-    def test_a_window_that_is_made_has_no_old_value_and_one_that_is_updated_has(self) -> None:
+    def test_only_an_update_of_an_existing_window_has_an_old_value(self) -> None:
         builder = ms.StreamsBuilder()
         counts = (
             builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5)).count(store="w")
@@ -128,7 +128,7 @@ class TestOnUpdate:
 
 
 class TestOnClose:
-    def test_a_window_gives_one_result_when_stream_time_has_passed_its_end_and_grace(self) -> None:
+    def test_a_window_sends_one_result_when_stream_time_has_passed_its_end_and_grace(self) -> None:
         host = Host(topology(ms.SlidingWindows(10, grace=5), ms.on_window_close))
         assert sent(host.run("in", ("b", "x", 20), ("a", "x", 20), ("c", "x", 25))) == []
         assert sent(host.run("in", ("c", "y", 26))) == [("a@10-20", "x", 20), ("b@10-20", "x", 20)]
@@ -139,7 +139,7 @@ class TestOnClose:
         grace=st.integers(0, 12),
         restarts=st.booleans(),
     )
-    def test_it_gives_the_last_update_of_every_window(
+    def test_the_result_of_each_window_is_its_last_update(
         self, rows: Rows, difference: int, grace: int, restarts: bool
     ) -> None:
         windows = ms.SlidingWindows(difference, grace=grace)
@@ -148,7 +148,12 @@ class TestOnClose:
         given: list[Any] = []
         for number, (key, timestamp) in enumerate([*rows, ("c", 1000)]):
             row = (key, chr(ord("a") + number), timestamp)
-            last.update({window: (text, then) for window, text, then in sent(updates.run("in", row))})
+            last.update(
+                {
+                    window: (text, result_timestamp)
+                    for window, text, result_timestamp in sent(updates.run("in", row))
+                }
+            )
             given += sent(closes.run("in", row))
             if restarts:
                 closes.restart()
@@ -160,7 +165,7 @@ class TestOnClose:
     difference=st.integers(1, 20),
     restarts=st.booleans(),
 )
-def test_every_set_of_records_that_lie_close_together_has_its_window(
+def test_every_set_of_records_within_the_difference_has_its_window(
     rows: Rows, difference: int, restarts: bool
 ) -> None:
     host = Host(topology(ms.SlidingWindows(difference, grace=1000)))
@@ -168,7 +173,7 @@ def test_every_set_of_records_that_lie_close_together_has_its_window(
         host.run("in", (key, chr(ord("a") + number), timestamp))
         if restarts:
             host.restart()
-    found = {tuple(window): sorted(row.value) for window, row in host.store("w").all()}
+    stored_windows = {tuple(window): sorted(row.value) for window, row in host.store("w").all()}
     expected = {}
     for key, timestamp in rows:
         for start in (max(0, timestamp - difference), timestamp + 1):
@@ -180,17 +185,17 @@ def test_every_set_of_records_that_lie_close_together_has_its_window(
             ]
             if texts:
                 expected[window] = texts
-    assert found == expected
+    assert stored_windows == expected
 
 
-def test_impossible_windows_are_refused() -> None:
+def test_invalid_windows_are_rejected() -> None:
     with pytest.raises(TopologyError, match="difference of sliding windows must be at least 1 ms, not 0"):
         ms.SlidingWindows(0, grace=0)
     with pytest.raises(TopologyError, match="grace of sliding windows must be at least 0 ms, not -1"):
         ms.SlidingWindows(1, grace=-1)
 
 
-def test_a_short_retention_is_refused() -> None:
+def test_a_retention_that_is_too_short_is_rejected() -> None:
     windowed = ms.StreamsBuilder().stream("in").group_by_key().windowed_by(ms.SlidingWindows(10, grace=5))
     with pytest.raises(TopologyError, match="at least 25 ms, which is twice the difference plus grace"):
         windowed.count(store=ms.stores.options("w", retention=24))

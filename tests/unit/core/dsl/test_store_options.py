@@ -44,7 +44,7 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-def test_rows_that_neither_expire_nor_are_versions_have_neither_option(
+def test_stores_without_windows_or_versions_reject_retention_and_history_retention(
     use: Callable[[ms.StreamsBuilder, ms.stores.StoreOptions], object],
 ) -> None:
     with pytest.raises(TopologyError, match="store 's': history_retention applies only to tables"):
@@ -54,18 +54,18 @@ def test_rows_that_neither_expire_nor_are_versions_have_neither_option(
 
 
 @pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS.keys())
-def test_windows_have_a_retention_but_no_history(windows: Any) -> None:
+def test_windowed_aggregations_accept_retention_but_no_history_retention(windows: Any) -> None:
     with pytest.raises(TopologyError, match="store 's': history_retention applies only to tables"):
         windowed(ms.StreamsBuilder(), windows).count(store=HISTORY)
     windowed(ms.StreamsBuilder(), windows).count(store=RETENTION)
 
 
-def test_versions_have_a_history_but_no_retention() -> None:
+def test_versioned_tables_reject_retention() -> None:
     both = ms.stores.options("s", history_retention=10, retention=10)
     with pytest.raises(TopologyError, match="store 's': retention applies only to windowed aggregations"):
         ms.StreamsBuilder().table("in", store=both)
 
 
-def test_windows_of_a_serde_have_no_negative_size() -> None:
+def test_the_window_size_of_a_serde_must_not_be_negative() -> None:
     with pytest.raises(TopologyError, match="the size of windows must not be negative, but is -1"):
         ms.serdes.time_windowed(ms.serdes.string, -1)

@@ -1,4 +1,4 @@
-"""Suppressed tables: which results are sent when, one record at a time, and over restarts."""
+"""Suppressed tables: which results are sent and when, one record at a time and across restarts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def final_counts(windows: Any, until: ms.Suppressed = FINAL) -> ms.Topology:
 
 
 class TestUntilAWindowCloses:
-    def test_a_window_gives_its_last_result_only(self) -> None:
+    def test_a_window_sends_only_its_last_result(self) -> None:
         host = Host(final_counts(ms.TumblingWindows(10, grace=5)))
         assert sent(host.run("in", ("b", "x", 3), ("a", "x", 4), ("a", "x", 1), ("a", "x", 14))) == []
         assert sent(host.run("in", ("c", "x", 15))) == [("a@0-10", "2", 4), ("b@0-10", "1", 3)]
 
-    def test_what_is_held_back_survives_a_restart(self) -> None:
+    def test_suppressed_results_survive_a_restart(self) -> None:
         host = Host(final_counts(ms.TumblingWindows(10, grace=5)))
         host.run("in", ("a", "x", 3), ("a", "x", 4))
         host.restart()
@@ -45,7 +45,9 @@ class TestUntilAWindowCloses:
         assert sent(host.run("in", ("a", "x", 25))) == [("a@10-20", "1", 15)]
 
     @pytest.mark.parametrize("grace", [0, 5])
-    def test_the_latest_time_closes_what_ends_at_it_and_no_more(self, grace: int) -> None:
+    def test_the_largest_timestamp_closes_only_windows_whose_end_plus_grace_it_reaches(
+        self, grace: int
+    ) -> None:
         host, last = Host(final_counts(ms.TumblingWindows(10, grace=grace))), (1 << 63) - 1
         closed = [(f"b@{last - 7}-{last}", "1", last)] if grace == 0 else []
         assert sent(host.run("in", ("a", "x", 3), ("b", "x", last))) == [("a@0-10", "1", 3), *closed]
@@ -53,7 +55,7 @@ class TestUntilAWindowCloses:
             [(f"c@{last - 7}-{last}", "1", last)] if grace == 0 else []
         )
 
-    def test_the_deletions_of_sessions_that_grew_are_not_given(self) -> None:
+    def test_deletions_of_merged_sessions_are_not_sent(self) -> None:
         host = Host(final_counts(ms.SessionWindows(10, grace=0)))
         assert sent(host.run("in", ("a", "x", 0), ("a", "x", 10), ("b", "x", 20))) == [("a@0-10", "2", 10)]
 
@@ -66,7 +68,7 @@ class TestUntilAWindowCloses:
         ):
             host.run("in", ("b", "x", 3))
 
-    def test_windows_are_found_behind_filters_maps_and_streams(self) -> None:
+    def test_windows_are_found_through_filters_maps_and_streams(self) -> None:
         builder = ms.StreamsBuilder()
         counts = (
             builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(10, grace=5)).count(store="w")
@@ -80,7 +82,7 @@ class TestUntilAWindowCloses:
             host.run("in", ("a", "x", 3), ("a", "x", 4), ("b", "x", 4), ("a", "x", 13), ("a", "x", 16))
         ) == [("a", "4", 4)]
 
-    def test_the_longest_grace_counts(self) -> None:
+    def test_the_longest_grace_applies(self) -> None:
         grouped = ms.StreamsBuilder().stream("in").group_by_key()
         short, long = (
             grouped.windowed_by(ms.TumblingWindows(10, grace=grace)).count(store=f"w{grace}").to_stream()
@@ -93,7 +95,7 @@ class TestUntilAWindowCloses:
         with pytest.raises(TopologyError, match="not a windowed table"):
             suppressed(FINAL)
 
-    def test_a_table_by_another_key_is_refused(self) -> None:
+    def test_a_windowed_table_that_is_regrouped_is_refused(self) -> None:
         counts = (
             ms.StreamsBuilder()
             .stream("in")
@@ -107,17 +109,17 @@ class TestUntilAWindowCloses:
 
 
 class TestUntilATimeLimit:
-    def test_a_row_is_given_once_per_time_with_its_newest_value(self) -> None:
+    def test_a_row_is_sent_once_per_time_limit_with_its_newest_value(self) -> None:
         host = Host(suppressed(ms.Suppressed.until_time_limit(10)))
         assert sent(host.run("in", ("a", "1", 0), ("a", "2", 6), ("b", "1", 9))) == []
         assert sent(host.run("in", ("b", "2", 12))) == [("a", "2", 6)]
         assert sent(host.run("in", ("b", "3", 19))) == [("b", "3", 19)]
 
-    def test_deletions_are_given(self) -> None:
+    def test_deletions_are_sent(self) -> None:
         host = Host(suppressed(ms.Suppressed.until_time_limit(10)))
         assert sent(host.run("in", ("a", "1", 0), ("a", None, 1), ("b", "1", 10))) == [("a", None, 1)]
 
-    def test_a_limit_of_nothing_holds_nothing_back(self) -> None:
+    def test_a_time_limit_of_zero_suppresses_nothing(self) -> None:
         host = Host(suppressed(ms.Suppressed.until_time_limit(0)))
         rows = [("a", "1", 5), ("a", "2", 3), ("b", "1", 3)]
         assert sent(host.run("in", *rows)) == rows
@@ -129,13 +131,13 @@ class TestUntilATimeLimit:
         (_, columns), *_ = host.run("in", ("b", "1", 10)).sends
         assert columns.headers == [(("h", b"2"), ("n", None))]
 
-    def test_a_full_buffer_gives_its_oldest_rows(self) -> None:
+    def test_a_full_buffer_sends_its_oldest_rows(self) -> None:
         host = Host(suppressed(ms.Suppressed.until_time_limit(1000, max_records=2)))
         assert sent(host.run("in", ("a", "1", 7), ("b", "1", 5), ("c", "1", 9))) == [("b", "1", 5)]
         host.restart()
         assert sent(host.run("in", ("c", "2", 10), ("b", "2", 11))) == [("a", "1", 7)]
 
-    def test_or_stops_the_application(self) -> None:
+    def test_a_full_buffer_stops_the_application_with_when_full_fail(self) -> None:
         host = Host(suppressed(ms.Suppressed.until_time_limit(1000, max_bytes=100, when_full="fail")))
         host.run("in", ("a", "1", 7))
         with pytest.raises(
@@ -143,7 +145,7 @@ class TestUntilATimeLimit:
         ):
             host.run("in", ("a", "1" * 100, 8))
 
-    def test_a_limit_that_is_given_later_counts_what_is_there(self) -> None:
+    def test_a_limit_that_is_added_later_applies_to_buffered_rows(self) -> None:
         host = Host(suppressed(ms.Suppressed.until_time_limit(1000)))
         host.run("in", ("a", "1", 7), ("b", "1", 5), ("c", "1", 9))
         host.sub = (
@@ -152,7 +154,7 @@ class TestUntilATimeLimit:
         host.restart()
         assert sent(host.run("in", ("d", "1", 9))) == [("b", "1", 5), ("a", "1", 7)]
 
-    def test_a_value_that_does_not_fit_is_treated_as_the_policy_says(self) -> None:
+    def test_the_error_policy_applies_to_a_value_that_does_not_fit_its_serde(self) -> None:
         builder = ms.StreamsBuilder()
         mixed = builder.table("in", store="t").map_values(
             lambda v: v if v != "?" else 1, value=ms.serdes.string
@@ -163,7 +165,7 @@ class TestUntilATimeLimit:
         assert sent(outcome) == [("a", "x", 2)]
         assert outcome.metrics.dropped == {"process error": 1}
 
-    def test_the_old_value_behind_it_is_the_one_that_was_given(self) -> None:
+    def test_the_old_value_of_an_update_is_the_value_that_was_sent_before(self) -> None:
         builder = ms.StreamsBuilder()
         rows = builder.table("in", store="t").suppress(ms.Suppressed.until_time_limit(10), store="held")
         rows.filter(lambda _, v: v != "x").to_stream().to("out")
@@ -174,7 +176,7 @@ class TestUntilATimeLimit:
             ("a", None, 12),
         ]
 
-    def test_a_join_sees_the_row_as_it_was_given(self) -> None:
+    def test_a_join_finds_the_row_that_was_sent_last(self) -> None:
         builder = ms.StreamsBuilder()
         rows = builder.table("in", store="t").suppress(ms.Suppressed.until_time_limit(10), store="held")
         builder.stream("ask").left_join(rows, lambda _, row: str(row)).to("out")
@@ -210,7 +212,7 @@ class TestUntilATimeLimit:
             ),
         ],
     )
-    def test_impossible_options_are_refused(self, make: Any, message: str) -> None:
+    def test_invalid_options_are_rejected(self, make: Any, message: str) -> None:
         with pytest.raises(TopologyError, match=message):
             make()
 
@@ -219,23 +221,23 @@ Row = tuple[str, str | None, int]
 
 
 class Model:
-    """A model of the buffer: a dict of row to buffer time and newest update."""
+    """A model of the buffer: a dict from key to buffer time and newest update."""
 
     def __init__(self, limit: int, max_records: int | None) -> None:
         self.limit, self.max_records, self.time = limit, max_records, -1
-        self.held: dict[str, tuple[int, Row]] = {}
+        self.buffered: dict[str, tuple[int, Row]] = {}
 
     def update(self, row: Row) -> list[Row]:
         key, _, timestamp = row
-        self.held[key] = (self.held.get(key, (timestamp,))[0], row)
+        self.buffered[key] = (self.buffered.get(key, (timestamp,))[0], row)
         self.time = max(self.time, timestamp)
         given = []
-        while self.held:
-            first = min(self.held, key=lambda k: (self.held[k][0], k))
-            due = self.held[first][0] <= self.time - self.limit
-            if not due and (self.max_records is None or len(self.held) <= self.max_records):
+        while self.buffered:
+            first = min(self.buffered, key=lambda k: (self.buffered[k][0], k))
+            due = self.buffered[first][0] <= self.time - self.limit
+            if not due and (self.max_records is None or len(self.buffered) <= self.max_records):
                 break
-            given.append(self.held.pop(first)[1])
+            given.append(self.buffered.pop(first)[1])
         return given
 
 
@@ -247,7 +249,7 @@ class Model:
     max_records=st.none() | st.integers(1, 3),
     restarts=st.booleans(),
 )
-def test_it_gives_what_a_dict_of_what_is_held_back_gives(
+def test_suppress_sends_the_same_rows_as_a_model_of_its_buffer(
     rows: list[Row], limit: int, max_records: int | None, restarts: bool
 ) -> None:
     host = Host(suppressed(ms.Suppressed.until_time_limit(limit, max_records=max_records)))

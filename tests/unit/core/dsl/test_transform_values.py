@@ -1,4 +1,4 @@
-"""KTable.transform_values: rows become others with the help of stores."""
+"""KTable.transform_values: a transformer with access to stores computes new rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRING, INT64 = ms.serdes.string, ms.serdes.int64
 
 
 class Numbered(ms.ValueTransformer[str, str, str]):
-    """Returns how many changes a row had; returns no row for the value `gone`."""
+    """Appends the number of changes of a row to its value; deletes the row for the value `gone`."""
 
     def transform(self, key: str, value: str | None) -> str | None:
         changes = self.context.state_store("changes")
@@ -28,14 +28,14 @@ def with_store() -> ms.StreamsBuilder:
     return ms.StreamsBuilder().add_state_store(ms.stores.key_value("changes", STRING, INT64))
 
 
-def changes_of(table: ms.KTable[Any, Any]) -> None:
+def send_changes(table: ms.KTable[Any, Any]) -> None:
     table.to_stream().to("out")
 
 
-def test_it_is_called_for_every_change_deletions_included() -> None:
+def test_the_transformer_is_called_for_every_change_including_deletions() -> None:
     builder = with_store()
     numbered = builder.table("in").transform_values(Numbered, stores=["changes"], store="numbered")
-    changes_of(numbered)
+    send_changes(numbered)
     with TopologyTestDriver(builder.build()) as driver:
         for value, timestamp in (("a", 1), (None, 2), ("gone", 3), ("b", 4)):
             driver.pipe("in", "k", value, timestamp)
@@ -48,18 +48,18 @@ def test_it_is_called_for_every_change_deletions_included() -> None:
         assert driver.store("numbered").get("k") == ("b4", 4)
 
 
-def test_what_is_behind_it_gets_the_value_that_was_given_before() -> None:
+def test_downstream_operators_receive_the_old_result() -> None:
     builder = with_store()
     numbered = builder.table("in").transform_values(Numbered, stores=["changes"], store="numbered")
     counts = numbered.group_by(lambda key, value: (value, value)).count(store="counts")
-    changes_of(counts.map_values(str))
+    send_changes(counts.map_values(str))
     with TopologyTestDriver(builder.build()) as driver:
         driver.pipe("in", "k", "a")
         driver.pipe("in", "k", "a")
         assert [(r.key, r.value) for r in driver.read("out")] == [("a1", "1"), ("a1", "0"), ("a2", "1")]
 
 
-def test_a_join_finds_its_rows() -> None:
+def test_a_join_finds_the_transformed_rows() -> None:
     builder = with_store()
     numbered = builder.table("in").transform_values(Numbered, stores=["changes"], store="numbered")
     builder.stream("stream").join(numbered, lambda value, row: f"{value} {row}").to("out")
@@ -69,25 +69,25 @@ def test_a_join_finds_its_rows() -> None:
         assert [record.value for record in driver.read("out")] == ["x a1"]
 
 
-def test_it_forwards_nothing() -> None:
+def test_a_transformer_cannot_forward_records() -> None:
     class Forwards(ms.ValueTransformer[str, str, str]):
         def transform(self, key: str, value: str | None) -> str | None:
             self.context.forward(ms.Record(key, value, 0))
             return value
 
     builder = ms.StreamsBuilder()
-    changes_of(builder.table("in").transform_values(Forwards))
+    send_changes(builder.table("in").transform_values(Forwards))
     driver = TopologyTestDriver(builder.build())
     with pytest.raises(ProcessingError, match="a row has one value: return it"):
         driver.pipe("in", "k", "a")
 
 
-def test_a_supplier_makes_transformers() -> None:
+def test_the_supplier_must_create_transformers() -> None:
     builder = ms.StreamsBuilder()
     supplier: Any = Numbered()
     with pytest.raises(TopologyError, match="supplier must be callable"):
         builder.table("in").transform_values(supplier)
-    changes_of(builder.table("in2").transform_values(Quiet))  # type: ignore[arg-type, return-value]
+    send_changes(builder.table("in2").transform_values(Quiet))  # type: ignore[arg-type, return-value]
     with pytest.raises(
         TopologyError, match=r"which has no transform\(\); derive its class from millstream.ValueT"
     ):

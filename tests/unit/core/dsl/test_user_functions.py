@@ -14,7 +14,7 @@ import pytest
 import millstream as ms
 from millstream.core.model.errors import ProcessingError, TopologyError
 
-Initializing: TypeAlias = Callable[[ms.StreamsBuilder, Callable[[], Any]], object]
+InitializerUse: TypeAlias = Callable[[ms.StreamsBuilder, Callable[[], Any]], object]
 WINDOWS = ms.TumblingWindows(10, grace=0)
 SESSIONS = ms.SessionWindows(10, grace=0)
 
@@ -41,7 +41,7 @@ class Sizes(enum.Enum):
 
 
 class Basket:
-    """An object of a class without a comparison of its own."""
+    """A class without its own comparison."""
 
 
 def grouped(builder: ms.StreamsBuilder) -> ms.KGroupedStream[Any, Any]:
@@ -52,7 +52,7 @@ def cogrouped(builder: ms.StreamsBuilder) -> ms.CogroupedKStream[Any, Any]:
     return grouped(builder).cogroup(lambda k, v, a: a)
 
 
-INITIALIZERS: dict[str, Initializing] = {
+INITIALIZERS: dict[str, InitializerUse] = {
     "per key": lambda b, new: grouped(b).aggregate(new, lambda k, v, a: a),
     "per window": lambda b, new: grouped(b).windowed_by(WINDOWS).aggregate(new, lambda k, v, a: a),
     "per session": lambda b, new: (
@@ -73,22 +73,22 @@ class TestInitializers:
     """An initializer is called twice when the topology is built, to check that keys do not share an aggregate."""
 
     @pytest.mark.parametrize("use", INITIALIZERS.values(), ids=INITIALIZERS.keys())
-    def test_create_an_aggregate_for_each_key(self, use: Initializing) -> None:
+    def test_must_create_an_aggregate_for_each_key(self, use: InitializerUse) -> None:
         shared: list[str] = []
         with pytest.raises(TopologyError, match="the initializer returns the same list at each call"):
             use(ms.StreamsBuilder(default_value_serde=ms.serdes.json), lambda: shared)
         use(ms.StreamsBuilder(default_value_serde=ms.serdes.json), list)
 
     @pytest.mark.parametrize("constant", [0, "", (), None, frozenset(), True, 1.5, Decimal("1"), Sizes.SMALL])
-    def test_may_return_one_object_that_cannot_change(self, constant: object) -> None:
+    def test_may_return_the_same_immutable_object(self, constant: object) -> None:
         grouped(ms.StreamsBuilder()).aggregate(lambda: constant, lambda k, v, a: a, value=ms.serdes.pickle)
 
     @pytest.mark.parametrize("shared", [{}, ([],), bytearray(), Basket()])
-    def test_may_not_return_one_object_that_can_change(self, shared: object) -> None:
+    def test_may_not_return_the_same_mutable_object(self, shared: object) -> None:
         with pytest.raises(TopologyError, match="all keys would share one aggregate"):
             grouped(ms.StreamsBuilder()).aggregate(lambda: shared, lambda k, v, a: a, value=ms.serdes.pickle)
 
-    def test_may_return_one_object_that_the_serde_calls_immutable(self) -> None:
+    def test_may_return_the_same_object_if_the_serde_declares_it_immutable(self) -> None:
         frozen = dataclasses.replace(ms.serdes.pickle, immutable=True)
         basket = Basket()
         grouped(ms.StreamsBuilder()).aggregate(lambda: basket, lambda k, v, a: a, value=frozen)
@@ -111,8 +111,8 @@ def last(*args: Any) -> Any:
     return args[-1]
 
 
-Using: TypeAlias = Callable[[ms.StreamsBuilder, Any], object]
-PLAIN: dict[str, Using] = {
+FunctionUse: TypeAlias = Callable[[ms.StreamsBuilder, Any], object]
+PLAIN: dict[str, FunctionUse] = {
     "filter": lambda b, f: b.stream("in").filter(f),
     "filter_not": lambda b, f: b.stream("in").filter_not(f),
     "branch": lambda b, f: b.stream("in").branch(f),
@@ -154,7 +154,7 @@ PLAIN: dict[str, Using] = {
     "to_stream": lambda b, f: table(b).to_stream(f),
     "supplier": lambda b, f: b.stream("in").process(f),
 }
-ITERABLE: dict[str, Using] = {
+ITERABLE: dict[str, FunctionUse] = {
     "flat_map": lambda b, f: b.stream("in").flat_map(f),
     "flat_map_values": lambda b, f: b.stream("in").flat_map_values(f),
     "partitioner": lambda b, f: b.stream("in").to("out", partitioner=f),
@@ -164,44 +164,46 @@ USES = {**PLAIN, **ITERABLE}
 
 
 class TestKinds:
-    """A call of a coroutine function or of a generator function has no result."""
+    """A call of a coroutine function or of a generator function returns no usable result."""
 
     @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
     @pytest.mark.parametrize("function", [coroutine, functools.partial(coroutine), AsyncObject()])
-    def test_coroutine_functions_are_refused(self, use: Using, function: Any) -> None:
+    def test_coroutine_functions_are_refused(self, use: FunctionUse, function: Any) -> None:
         with pytest.raises(
             TopologyError, match="is a coroutine function, which this operator would not await"
         ):
             use(ms.StreamsBuilder(), function)
 
     @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-    def test_asynchronous_generators_are_refused(self, use: Using) -> None:
+    def test_asynchronous_generators_are_refused(self, use: FunctionUse) -> None:
         with pytest.raises(
             TopologyError, match="'asynchronous_generator' is an asynchronous generator function"
         ):
             use(ms.StreamsBuilder(), asynchronous_generator)
 
     @pytest.mark.parametrize("use", PLAIN.values(), ids=PLAIN.keys())
-    def test_generator_functions_are_refused(self, use: Using) -> None:
+    def test_generator_functions_are_refused(self, use: FunctionUse) -> None:
         with pytest.raises(
             TopologyError, match="'generator' is a generator function, so a call returns a generator"
         ):
             use(ms.StreamsBuilder(), generator)
 
     @pytest.mark.parametrize("use", ITERABLE.values(), ids=ITERABLE.keys())
-    def test_generator_functions_may_return_iterables(self, use: Using) -> None:
+    def test_generator_functions_are_accepted_where_iterables_are_expected(self, use: FunctionUse) -> None:
         use(ms.StreamsBuilder(), generator)
 
     @pytest.mark.parametrize("operator", ["map_values_async", "foreach_async", "process_async"])
     @pytest.mark.parametrize("function", [generator, asynchronous_generator])
-    def test_calls_are_of_plain_functions_or_coroutine_functions(self, operator: str, function: Any) -> None:
+    def test_asynchronous_operators_accept_only_plain_functions_and_coroutine_functions(
+        self, operator: str, function: Any
+    ) -> None:
         use = getattr(ms.StreamsBuilder().stream("in"), operator)
         use(last, name="plain")
         use(coroutine, name="coroutine")
         with pytest.raises(TopologyError, match="generator function, so a call returns a generator"):
             use(function)
 
-    def test_windows_are_returned_by_plain_functions_or_generators(self) -> None:
+    def test_windows_for_may_be_a_generator_but_no_coroutine_function(self) -> None:
         class Plain(ms.Windows):
             def windows_for(self, timestamp: int) -> Any:
                 yield (0, 10)
@@ -219,7 +221,7 @@ class TestArguments:
     """The number of parameters is checked where the function is passed."""
 
     @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-    def test_too_many_parameters_are_refused(self, use: Using) -> None:
+    def test_too_many_parameters_are_refused(self, use: FunctionUse) -> None:
         with pytest.raises(
             TopologyError, match=r"called (with \(.*\)|without arguments), but it takes \(a, b, c, d, e\)"
         ):
@@ -227,19 +229,19 @@ class TestArguments:
 
     @pytest.mark.parametrize("use", [use for name, use in USES.items() if name != "supplier"])
     @pytest.mark.parametrize("function", [last, min, print, dict])
-    def test_functions_of_any_arguments_are_accepted(self, use: Using, function: Any) -> None:
+    def test_functions_with_arbitrary_parameters_are_accepted(self, use: FunctionUse, function: Any) -> None:
         use(ms.StreamsBuilder(), function)
 
     @pytest.mark.parametrize(
         "use", [PLAIN["map_values"], PLAIN["map_values of a table"], ITERABLE["flat_map_values"]]
     )
-    def test_the_key_needs_an_option(self, use: Using) -> None:
+    def test_a_key_parameter_requires_with_key(self, use: FunctionUse) -> None:
         with pytest.raises(
             TopologyError, match=r"called with \(value\), but it takes \(k, v\); set with_key=True"
         ):
             use(ms.StreamsBuilder(), lambda k, v: v)
 
-    def test_the_key_needs_a_parameter(self) -> None:
+    def test_with_key_requires_a_key_parameter(self) -> None:
         with pytest.raises(TopologyError, match=r"but it takes \(v\); leave with_key=True out"):
             ms.StreamsBuilder().stream("in").map_values(lambda v: v, with_key=True)  # type: ignore[call-overload]
 
@@ -250,7 +252,7 @@ class TestArguments:
         ):
             ms.StreamsBuilder().stream("in").filter(lambda v: True)  # type: ignore[arg-type, misc]
 
-    def test_a_class_with_parameters_is_no_supplier(self) -> None:
+    def test_a_class_with_parameters_is_refused_as_a_supplier(self) -> None:
         class Adding(ms.Processor[Any, Any, Any, Any]):
             def __init__(self, amount: int) -> None: ...
 

@@ -49,11 +49,11 @@ LATE = [
 ]
 
 
-def test_a_record_finds_the_row_of_its_time() -> None:
+def test_a_record_is_joined_with_the_row_of_its_timestamp() -> None:
     assert results(priced(), LATE) == [("apple", "late+old", 20), ("apple", "on time+new", 30)]
 
 
-def test_a_left_join_finds_no_row_before_the_first() -> None:
+def test_a_left_join_finds_no_row_before_the_first_version() -> None:
     assert results(priced("left_join"), LATE)[-1] == ("apple", "too early+None", 9)
 
 
@@ -65,7 +65,7 @@ def test_rows_are_found_through_filters_and_mappings_of_the_table() -> None:
     assert [value for _, value, _ in results(builder.build(), LATE)] == expected
 
 
-def test_a_record_waits_for_rows_that_come_late() -> None:
+def test_a_record_waits_for_rows_that_arrive_late() -> None:
     rows: list[Row] = [
         ("orders", "apple", "one", 20),
         ("prices", "apple", "cheap", 15),
@@ -82,17 +82,17 @@ def test_a_record_without_a_key_does_not_wait() -> None:
         assert [r.value for r in driver.read("out")] == ["one+None"]
 
 
-def test_records_that_waited_are_themselves_again() -> None:
+def test_waiting_records_keep_their_headers_and_metadata() -> None:
     """Headers, metadata and error messages are those of the waiting record, not of the record that released it."""
     seen: list[Any] = []
 
-    class Look(ms.Processor):
+    class Collector(ms.Processor):
         def process(self, record: ms.Record) -> None:
             seen.append((record.value, record.headers, self.context.record_metadata))
 
     builder = ms.StreamsBuilder()
     joined = builder.stream("orders").left_join(prices(builder), paired, grace=0)
-    joined.process(Look)
+    joined.process(Collector)
     host = Host(builder.build())
     headers = (("a", b"1"), ("b", None))
     host.feed("orders", [("k", "one", 5, headers)], partition=3)
@@ -105,7 +105,7 @@ def test_records_that_waited_are_themselves_again() -> None:
     ]
 
 
-def test_the_result_of_a_call_is_itself_again_after_it_has_released_others() -> None:
+def test_the_result_of_a_call_keeps_its_metadata_after_it_released_other_records() -> None:
     """A call's result passes the join first, and then a processor that fails."""
     seen: list[Any] = []
 
@@ -126,7 +126,7 @@ def test_the_result_of_a_call_is_itself_again_after_it_has_released_others() -> 
     assert sent(outcome, "dead") == [("k", "one", 5)]
 
 
-def test_a_record_that_fails_after_it_waited_leaves_the_others_alone() -> None:
+def test_a_record_that_fails_after_it_waited_does_not_affect_other_records() -> None:
     def joiner(order: str, price: str | None) -> str:
         if order == "bad":
             raise LookupError("no such order")
@@ -158,16 +158,16 @@ rows = st.lists(
 
 
 def model(kind: str, grace: int | None, events: list[Row]) -> list[tuple[str, str, int]]:
-    """Join with a dict of all versions; a list of waiting records is sorted whenever one is added."""
+    """Compute the join with a dict of all versions and a list of waiting records."""
     versions: dict[str, dict[int, str | None]] = {"a": {}, "b": {}}
-    found: list[tuple[str, str, int]] = []
+    model_results: list[tuple[str, str, int]] = []
     waiting: list[tuple[int, str, int, str]] = []
     now = -1
 
     def join(key: str, value: str, time: int) -> None:
         row = next((versions[key][t] for t in sorted(versions[key], reverse=True) if t <= time), None)
         if row is not None or kind == "left_join":
-            found.append((key, paired(value, row), time))
+            model_results.append((key, paired(value, row), time))
 
     for number, (topic, key, value, time) in enumerate(events):
         if topic == "prices":
@@ -180,7 +180,7 @@ def model(kind: str, grace: int | None, events: list[Row]) -> list[tuple[str, st
             for due in sorted(w for w in waiting if w[0] <= now - grace):
                 waiting.remove(due)
                 join(due[1], due[3], due[0])
-    return found
+    return model_results
 
 
 graces = st.one_of(st.none(), st.integers(0, 30))
@@ -188,12 +188,14 @@ graces = st.one_of(st.none(), st.integers(0, 30))
 
 @pytest.mark.parametrize("kind", ["join", "left_join"])
 @given(events=rows, grace=graces)
-def test_a_join_is_a_look_into_a_dict_of_versions(kind: str, events: list[Row], grace: int | None) -> None:
+def test_a_join_has_the_same_results_as_a_model_with_a_dict_of_versions(
+    kind: str, events: list[Row], grace: int | None
+) -> None:
     assert results(priced(kind, grace=grace), events) == model(kind, grace, events)
 
 
 @given(events=rows, grace=graces)
-def test_records_wait_over_restarts(events: list[Row], grace: int | None) -> None:
+def test_waiting_records_survive_restarts(events: list[Row], grace: int | None) -> None:
     runner = MicroBatches(priced(grace=grace), "app", chunk=1, budget=None)
     for topic, key, value, time in events:
         runner.process(topic, [(key.encode(), None if value is None else value.encode(), time, ())])
@@ -220,7 +222,7 @@ class TestTwoTables:
             ((False, True), ["l20+r20", "l10+r20"]),
         ],
     )
-    def test_late_changes_of_a_side_with_versions_are_left_out(
+    def test_late_changes_of_a_versioned_side_are_dropped(
         self, versions: tuple[bool, bool], expected: list[str]
     ) -> None:
         with ms.testing.TopologyTestDriver(self.joined(versions=versions)) as driver:
@@ -230,29 +232,29 @@ class TestTwoTables:
             assert driver.metrics()["dropped_records"] == sum(versions)
 
 
-class TestIsRefused:
-    def test_grace_without_versions(self) -> None:
+class TestInvalidOptions:
+    def test_grace_requires_a_versioned_table(self) -> None:
         builder = ms.StreamsBuilder()
         with pytest.raises(TopologyError, match="a versioned table"):
             builder.stream("orders").join(builder.table("prices"), paired, grace=1)
 
     @pytest.mark.parametrize("grace", [-1, HISTORY + 1])
-    def test_more_grace_than_history(self, grace: int) -> None:
+    def test_grace_cannot_exceed_the_history_retention(self, grace: int) -> None:
         with pytest.raises(TopologyError, match=f"from 0 to {HISTORY} ms"):
             priced(grace=grace)
 
-    def test_grace_for_two_streams(self) -> None:
+    def test_grace_is_refused_for_two_streams(self) -> None:
         builder = ms.StreamsBuilder()
         join: Any = builder.stream("orders").join
         with pytest.raises(TopologyError, match="JoinWindows"):
             join(builder.stream("prices"), paired, windows=ms.JoinWindows(1, 1, 0), grace=1)
 
-    def test_a_store_without_grace(self) -> None:
+    def test_a_store_requires_grace(self) -> None:
         with pytest.raises(TopologyError, match="has no store without grace"):
             priced(store="kept")
 
 
-def test_the_buffer_is_a_store_of_the_joins_name() -> None:
+def test_the_buffer_is_a_store_that_is_named_after_the_join() -> None:
     assert "priced-buffer" in priced(grace=1).stores
     kept = ms.stores.options("waiting", changelog="kafka")
     assert priced(grace=1, store=kept).plan("app").changelogs == {
@@ -260,7 +262,7 @@ def test_the_buffer_is_a_store_of_the_joins_name() -> None:
     }
 
 
-def test_what_waits_is_found_again_when_operators_are_put_in_front() -> None:
+def test_waiting_records_are_found_again_when_operators_are_inserted_upstream() -> None:
     def built(*, edited: bool) -> ms.Topology:
         builder = ms.StreamsBuilder()
         table, orders = prices(builder), builder.stream("orders")

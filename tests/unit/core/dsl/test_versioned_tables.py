@@ -18,7 +18,7 @@ def driver_of(define: Callable[[ms.KTable], object]) -> TopologyTestDriver:
     return TopologyTestDriver(builder.build())
 
 
-def test_the_store_has_the_version_of_each_time() -> None:
+def test_the_store_has_the_version_of_each_timestamp() -> None:
     driver = driver_of(lambda table: table.to_stream().to("out"))
     driver.pipe("in", "apple", "old", 10)
     driver.pipe("in", "apple", "new", 20)
@@ -43,7 +43,7 @@ def test_an_update_older_than_the_history_is_dropped_and_counted() -> None:
     assert driver.metrics()["dropped_records"] == 1
 
 
-def test_a_late_update_moves_no_row_to_another_group() -> None:
+def test_a_late_update_does_not_move_a_row_to_another_group() -> None:
     driver = driver_of(
         lambda table: (
             table.filter(lambda _, v: True)
@@ -76,7 +76,7 @@ def test_a_filter_forwards_every_change(store: str | None) -> None:
     ]
 
 
-def test_a_stream_becomes_a_versioned_table() -> None:
+def test_a_stream_can_be_converted_to_a_versioned_table() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").to_table(store=KEPT).to_stream().to("out")
     driver = TopologyTestDriver(builder.build())
@@ -85,7 +85,7 @@ def test_a_stream_becomes_a_versioned_table() -> None:
     assert driver.store("prices").get("apple", 10)[:2] == ("old", 10)
 
 
-def test_results_have_no_versions() -> None:
+def test_aggregations_reject_history_retention() -> None:
     grouped = ms.StreamsBuilder().stream("in").group_by_key()
     with pytest.raises(ms.errors.TopologyError, match="history_retention applies only to tables"):
         grouped.count(store=KEPT)

@@ -1,4 +1,4 @@
-"""Windowed aggregations, one record at a time, and over restarts."""
+"""Windowed aggregations, one record at a time and across restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Define = Callable[[Any], ms.KTable[Any, Any]]
 def topology(
     define: Define, windows: Any = TUMBLING, emit: ms.EmitStrategy = ms.on_window_update
 ) -> ms.Topology:
-    """Send the results of a windowed aggregation as `<start>-<end>` and the result's text."""
+    """Return a topology that sends the results of a windowed aggregation as text, with the key `<key>@<start>-<end>`."""
     builder = ms.StreamsBuilder()
     table = define(builder.stream("in").group_by_key().windowed_by(windows, emit=emit))
     results = table.to_stream(lambda window, _: f"{window.key}@{window.start}-{window.end}")
@@ -34,7 +34,7 @@ def counted(windows: Any = TUMBLING, emit: ms.EmitStrategy = ms.on_window_update
 
 
 class TestOnUpdate:
-    def test_every_record_gives_the_result_so_far(self) -> None:
+    def test_every_record_sends_the_current_result(self) -> None:
         host = counted()
         host.feed("in", [("a", "x", 3), ("a", "x", 12), ("a", "x", 1), ("b", "x", 12)])
         assert sent(host.step()) == [
@@ -44,7 +44,7 @@ class TestOnUpdate:
             ("b@10-20", "1", 12),
         ]
 
-    def test_windows_overlap(self) -> None:
+    def test_a_record_updates_all_overlapping_windows(self) -> None:
         host = counted(ms.HoppingWindows(10, advance=5, grace=0))
         host.feed("in", [("a", "x", 7), ("a", "x", 12)])
         assert sent(host.step()) == [
@@ -54,14 +54,14 @@ class TestOnUpdate:
             ("a@10-20", "1", 12),
         ]
 
-    def test_a_late_record_is_left_out_of_closed_windows_only(self) -> None:
+    def test_a_late_record_is_dropped_only_for_closed_windows(self) -> None:
         host = counted(ms.HoppingWindows(10, advance=5, grace=0))
         host.feed("in", [("b", "x", 10), ("a", "x", 7)])
         outcome = host.step()
         assert [row for row in sent(outcome) if row[0][0] == "a"] == [("a@5-15", "1", 7)]
         assert outcome.metrics.dropped == {"late for a window": 1}
 
-    def test_null_values_count_and_null_keys_do_not(self) -> None:
+    def test_null_values_are_counted_and_null_keys_are_dropped(self) -> None:
         host = counted()
         host.feed("in", [("a", None, 1), (None, "x", 2)])
         outcome = host.step()
@@ -73,7 +73,7 @@ class TestOnUpdate:
         host.feed("in", [("a", "x", 1), ("a", "y", 2), ("a", "z", 3)])
         assert sent(host.step()) == [("a@0-10", "x", 1), ("a@0-10", None, 2), ("a@0-10", "z", 3)]
 
-    def test_what_is_late_stays_late_after_a_restart(self) -> None:
+    def test_late_records_stay_late_after_a_restart(self) -> None:
         host = counted()
         host.feed("in", [("a", "x", 15)])
         host.step()
@@ -81,18 +81,18 @@ class TestOnUpdate:
         host.feed("in", [("a", "x", 9)])
         assert host.step().metrics.dropped == {"late for a window": 1}
 
-    def test_the_tables_old_values_reach_what_needs_them(self) -> None:
+    def test_downstream_operators_receive_old_values(self) -> None:
         big = lambda windowed: windowed.count(store="w").filter(lambda _, count: count == 1)  # noqa: E731
         host = Host(topology(big))
         host.feed("in", [("a", "x", 1), ("a", "x", 2), ("a", "x", 3)])
         assert sent(host.step()) == [("a@0-10", "1", 1), ("a@0-10", None, 2)]
 
-    def test_windows_without_number_do_not_slow_it_down_for_ever(self) -> None:
+    def test_the_last_of_many_windows_has_its_result(self) -> None:
         host = counted(ms.TumblingWindows(1, grace=0))
         host.feed("in", [("a", "x", timestamp) for timestamp in range(300)])
         assert sent(host.step())[-1] == ("a@299-300", "1", 299)
 
-    def test_a_failing_function_names_the_node(self) -> None:
+    def test_the_error_of_a_failed_function_names_the_node(self) -> None:
         host = Host(topology(lambda windowed: windowed.aggregate(dict, lambda k, v, a: a["no"], store="w")))
         host.feed("in", [("a", "x", 1)])
         with pytest.raises(ProcessingError, match=r"KSTREAM-AGGREGATE-\d+ failed .* KeyError: 'no'"):
@@ -100,14 +100,14 @@ class TestOnUpdate:
 
 
 class TestOnClose:
-    def test_a_window_gives_one_result_when_stream_time_passes_its_end_and_grace(self) -> None:
+    def test_a_window_sends_one_result_when_stream_time_passes_its_end_and_grace(self) -> None:
         host = counted(emit=ms.on_window_close)
         host.feed("in", [("b", "x", 3), ("a", "x", 4), ("a", "x", 14)])
         assert sent(host.step()) == []
         host.feed("in", [("c", "x", 15)])
         assert sent(host.step()) == [("a@0-10", "1", 4), ("b@0-10", "1", 3)]
 
-    def test_nothing_is_given_twice_after_a_restart(self) -> None:
+    def test_no_result_is_sent_twice_after_a_restart(self) -> None:
         host = counted(emit=ms.on_window_close)
         host.feed("in", [("a", "x", 3), ("a", "x", 15)])
         assert sent(host.step()) == [("a@0-10", "1", 3)]
@@ -115,12 +115,12 @@ class TestOnClose:
         host.feed("in", [("a", "x", 16), ("a", "x", 25)])
         assert sent(host.step()) == [("a@10-20", "2", 16)]
 
-    def test_no_window_is_lost_when_time_jumps_far(self) -> None:
+    def test_no_window_is_lost_when_stream_time_jumps_far_ahead(self) -> None:
         host = counted(emit=ms.on_window_close)
         host.feed("in", [("a", "x", 3), ("a", "x", 11), ("a", "x", 10_000_000)])
         assert sent(host.step()) == [("a@0-10", "1", 3), ("a@10-20", "1", 11)]
 
-    def test_the_store_is_read_by_key_too(self) -> None:
+    def test_the_store_can_be_read_by_key(self) -> None:
         with ms.testing.TopologyTestDriver(
             topology(lambda windowed: windowed.count(store="w"), TUMBLING, ms.on_window_close)
         ) as driver:
@@ -145,7 +145,7 @@ def sessions_of(times: list[int], gap: int) -> list[tuple[int, int, int]]:
 
 
 class TestSessions:
-    def test_a_record_between_two_sessions_makes_them_one(self) -> None:
+    def test_a_record_between_two_sessions_merges_them(self) -> None:
         host = counted(ms.SessionWindows(10, grace=20))
         host.feed("in", [("a", "x", 0), ("a", "x", 20), ("a", "x", 10)])
         assert sent(host.step()) == [
@@ -161,32 +161,34 @@ class TestSessions:
         gap=st.integers(1, 20),
         restarts=st.booleans(),
     )
-    def test_sessions_are_the_clusters_of_the_times(self, times: list[int], gap: int, restarts: bool) -> None:
+    def test_sessions_are_the_clusters_of_the_timestamps(
+        self, times: list[int], gap: int, restarts: bool
+    ) -> None:
         host = counted(ms.SessionWindows(gap, grace=1000))
         for time in times:
             host.run("in", ("a", "x", time))
             if restarts:
                 host.restart()
-        found = [(window.start, window.end, count) for window, count in host.store("w").all()]
-        assert found == sessions_of(times, gap)
+        stored_sessions = [(window.start, window.end, count) for window, count in host.store("w").all()]
+        assert stored_sessions == sessions_of(times, gap)
 
-    def test_what_is_late_stays_late_after_a_restart(self) -> None:
+    def test_late_records_stay_late_after_a_restart(self) -> None:
         host = counted(ms.SessionWindows(10, grace=5))
         host.run("in", ("a", "x", 100))
         host.restart()
         assert host.run("in", ("b", "x", 84)).metrics.dropped == {"late for a session": 1}
         assert sent(host.run("in", ("b", "x", 85))) == [("b@85-85", "1", 85)]
 
-    def test_a_null_key_is_left_out(self) -> None:
+    def test_a_null_key_is_dropped(self) -> None:
         outcome = counted(ms.SessionWindows(10, grace=5)).run("in", (None, "x", 1))
         assert outcome.metrics.dropped == {"null key in a windowed aggregation": 1}
 
-    def test_a_deletion_reaches_what_had_let_the_session_through(self) -> None:
+    def test_a_deletion_passes_a_filter_that_the_session_had_passed(self) -> None:
         few = lambda windowed: windowed.count(store="w").filter(lambda _, count: count == 1)  # noqa: E731
         host = Host(topology(few, ms.SessionWindows(10, grace=5)))
         assert sent(host.run("in", ("a", "x", 1), ("a", "x", 1))) == [("a@1-1", "1", 1), ("a@1-1", None, 1)]
 
-    def test_a_function_that_fails_leaves_the_sessions_as_they_were(self) -> None:
+    def test_a_failed_function_does_not_change_the_sessions(self) -> None:
         def no_more(so_far: str, value: str) -> str:
             raise ValueError("no more")
 
@@ -197,25 +199,25 @@ class TestSessions:
         assert sent(host.run("in", ("a", "x", 1), ("a", "y", 2))) == [("a@1-1", "x", 1)]
         assert list(host.store("w").all()) == [(ms.Windowed("a", 1, 1), "x")]
 
-    def test_a_short_retention_is_refused(self) -> None:
+    def test_a_retention_that_is_too_short_is_rejected(self) -> None:
         kept = ms.stores.options("w", retention=14)
         with pytest.raises(TopologyError, match=r"store 'w': .* at least 15 ms, which is gap plus grace"):
             topology(lambda windowed: windowed.count(store=kept), ms.SessionWindows(10, grace=5))
 
 
 class TestSessionsOnClose:
-    def test_a_session_gives_one_result_when_stream_time_passes_gap_and_grace(self) -> None:
+    def test_a_session_sends_one_result_when_stream_time_passes_gap_and_grace(self) -> None:
         host = counted(ms.SessionWindows(10, grace=5), ms.on_window_close)
         assert sent(host.run("in", ("b", "x", 3), ("a", "x", 3), ("a", "x", 9), ("c", "x", 18))) == []
         assert sent(host.run("in", ("c", "x", 25))) == [("b@3-3", "1", 3), ("a@3-9", "2", 9)]
 
-    def test_nothing_is_given_twice_after_a_restart(self) -> None:
+    def test_no_result_is_sent_twice_after_a_restart(self) -> None:
         host = counted(ms.SessionWindows(10, grace=5), ms.on_window_close)
         assert sent(host.run("in", ("a", "x", 3), ("a", "x", 19))) == [("a@3-3", "1", 3)]
         host.restart()
         assert sent(host.run("in", ("a", "x", 20), ("a", "x", 36))) == [("a@19-20", "2", 20)]
 
-    def test_a_session_that_has_closed_takes_no_records_however_long_it_is_kept(self) -> None:
+    def test_a_closed_session_accepts_no_records_even_while_it_is_still_stored(self) -> None:
         kept = ms.stores.options("w", retention=1000)
         define = lambda windowed: windowed.count(store=kept)  # noqa: E731
         host = Host(topology(define, ms.SessionWindows(10, grace=5), ms.on_window_close))
@@ -225,12 +227,12 @@ class TestSessionsOnClose:
             ("b@19-19", "1", 19),
         ]
 
-    def test_a_session_without_an_aggregate_gives_nothing(self) -> None:
+    def test_a_session_without_an_aggregate_sends_nothing(self) -> None:
         none = lambda windowed: windowed.reduce(lambda so_far, value: None, store="w")  # noqa: E731
         host = Host(topology(none, ms.SessionWindows(10, grace=5), ms.on_window_close))
         assert sent(host.run("in", ("a", "x", 3), ("a", "x", 3), ("b", "x", 40))) == []
 
-    def test_what_is_open_has_a_store_beside_that_of_the_sessions(self) -> None:
+    def test_open_sessions_have_an_additional_store(self) -> None:
         kept = ms.stores.options("w", engine="memory")
         define = lambda windowed: windowed.count(store=kept)  # noqa: E731
         stores = (
@@ -247,7 +249,7 @@ class TestSessionsOnClose:
         grace=st.integers(0, 8),
         restarts=st.booleans(),
     )
-    def test_every_session_is_given_once(
+    def test_every_session_is_sent_once(
         self, rows: list[tuple[str, int]], gap: int, grace: int, restarts: bool
     ) -> None:
         updates = counted(ms.SessionWindows(gap, grace=grace))
@@ -267,11 +269,11 @@ class TestSessionsOnClose:
         )
 
 
-class TestItsStore:
+class TestStore:
     @pytest.mark.parametrize(
         "windows", [TUMBLING, ms.SlidingWindows(5, grace=5), ms.SessionWindows(5, grace=5)]
     )
-    def test_is_of_another_kind_with_results_at_the_close(self, windows: Any) -> None:
+    def test_has_a_different_format_for_results_on_close(self, windows: Any) -> None:
         update, close = (
             topology(lambda windowed: windowed.count(store="w"), windows, emit)
             .plan("app")
@@ -280,7 +282,7 @@ class TestItsStore:
         )
         assert update != close
 
-    def test_a_short_retention_is_refused(self) -> None:
+    def test_a_retention_that_is_too_short_is_rejected(self) -> None:
         kept = ms.stores.options("w", retention=14)
         with pytest.raises(TopologyError, match=r"store 'w': a retention of 14 ms .* at least 15 ms"):
             topology(lambda windowed: windowed.count(store=kept))
@@ -298,7 +300,7 @@ class TestItsStore:
             stream.group_by_key().count(store=ms.stores.options("w", retention=1000))
 
 
-def test_windowed_keys_go_to_topics_as_kafka_streams_writes_them() -> None:
+def test_windowed_keys_are_serialized_as_in_kafka_streams() -> None:
     builder = ms.StreamsBuilder()
     table = builder.stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
     table.to_stream().to("out")

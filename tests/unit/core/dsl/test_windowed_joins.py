@@ -35,13 +35,13 @@ def counts(builder: ms.StreamsBuilder, topic: str, kind: str = "tumbling") -> Ta
     return counted
 
 
-def shown(stream: ms.KStream[Any, Any]) -> None:
+def send_rows(stream: ms.KStream[Any, Any]) -> None:
     stream.map(lambda w, v: (f"{w.key}@{w.start}", str(v))).to("out")
 
 
 def topology(define: Callable[[ms.StreamsBuilder], ms.KStream[Any, Any]]) -> ms.Topology:
     builder = ms.StreamsBuilder()
-    shown(define(builder))
+    send_rows(define(builder))
     return builder.build()
 
 
@@ -75,7 +75,7 @@ EVENTS: list[Event] = [
         ),
     ],
 )
-def test_a_stream_meets_the_row_of_its_key_and_window(join: str, expected: list[Any]) -> None:
+def test_a_stream_is_joined_with_the_row_of_its_key_and_window(join: str, expected: list[Any]) -> None:
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         joining = getattr(counts(b, "left").to_stream(), join)
         result: ms.KStream[Any, Any] = joining(counts(b, "right"), joined)
@@ -124,16 +124,16 @@ def test_two_tables_are_joined_by_key_and_window(join: str, expected: list[str])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_windows_of_every_kind_are_looked_up(kind: str) -> None:
-    """Both sides count the same topic, so every row has a partner that counts the same, or did so one record before."""
+def test_windows_of_every_kind_can_be_joined(kind: str) -> None:
+    """Both sides count the same topic, so every row has a partner with the same count, or the count of one record before."""
 
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         grouped = b.stream("in").group_by_key()
         left, right = (grouped.windowed_by(KINDS[kind]).count(name=name) for name in ("one", "other"))
         return left.join(right, joined).to_stream()
 
-    given_out = results(define, [("in", "a", "x", time) for time in (20, 25, 31, 60)])
-    rows = {key: value for key, value, _ in given_out if value != "None"}
+    sent_rows = results(define, [("in", "a", "x", time) for time in (20, 25, 31, 60)])
+    rows = {key: value for key, value, _ in sent_rows if value != "None"}
     expected = {
         "tumbling": {"a@20": "2/2", "a@30": "1/1", "a@60": "1/1"},
         "hopping": {"a@15": "1/1", "a@20": "2/2", "a@25": "2/2", "a@30": "1/1", "a@55": "1/1", "a@60": "1/1"},
@@ -141,11 +141,11 @@ def test_windows_of_every_kind_are_looked_up(kind: str) -> None:
         "session": {"a@20": "3/3", "a@60": "1/1"},
     }
     assert expected[kind].items() <= rows.items()
-    times = {key: time for key, value, time in given_out if value == rows.get(key)}
+    times = {key: time for key, value, time in sent_rows if value == rows.get(key)}
     assert times["a@20"] == 31 if kind == "session" else times
 
 
-def test_the_row_of_a_session_has_the_time_of_its_end() -> None:
+def test_the_row_of_a_session_has_the_timestamp_of_its_end() -> None:
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         left, right = counts(b, "left", "session"), counts(b, "right", "session")
         return left.join(right, joined).to_stream()
@@ -170,7 +170,7 @@ def test_derived_tables_are_computed_from_the_windows() -> None:
     assert results(define, events) == [("a@0", "10/a1/1", 3)]
 
 
-def test_the_windows_of_a_cogroup_are_looked_up() -> None:
+def test_the_windows_of_a_cogroup_can_be_joined() -> None:
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         both = b.stream("left").group_by_key().cogroup(lambda k, v, a: a + v)
         table = both.windowed_by(KINDS["tumbling"]).aggregate(str)
@@ -179,7 +179,7 @@ def test_the_windows_of_a_cogroup_are_looked_up() -> None:
     assert results(define, [("left", "a", "x", 1), ("right", "a", "y", 2)]) == [("a@0", "1/x", 2)]
 
 
-def test_a_suppressed_table_gives_its_final_rows() -> None:
+def test_a_join_finds_only_the_final_rows_of_a_suppressed_table() -> None:
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         final = counts(b, "right").suppress(ms.Suppressed.until_window_closes())
         return counts(b, "left").left_join(final, joined).to_stream()
@@ -188,7 +188,7 @@ def test_a_suppressed_table_gives_its_final_rows() -> None:
     assert results(define, events) == [("a@0", "1/None", 2), ("a@0", "1/1", 2), ("a@0", "2/1", 3)]
 
 
-def test_rows_of_windowed_tables_are_joined_by_foreign_keys() -> None:
+def test_windowed_tables_can_be_joined_by_foreign_keys() -> None:
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         names, text = b.table("names"), ms.serdes.string
         windowed = counts(b, "left").to_stream().map_values(str).repartition(value=text).to_table()
@@ -210,7 +210,7 @@ def test_rows_of_windowed_tables_are_joined_by_foreign_keys() -> None:
     ]
 
 
-def test_a_window_that_has_left_its_store_has_no_row() -> None:
+def test_an_expired_window_has_no_row() -> None:
     def define(b: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
         return counts(b, "left").left_join(counts(b, "right"), joined).to_stream()
 
@@ -218,7 +218,7 @@ def test_a_window_that_has_left_its_store_has_no_row() -> None:
     assert results(define, events) == [("a@0", "1/None", 2)]
 
 
-def test_a_key_without_a_window_says_what_is_missing() -> None:
+def test_the_error_for_a_key_without_a_window_says_what_is_missing() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("left").join(counts(builder, "right"), joined).to("out")
     with (
@@ -230,7 +230,7 @@ def test_a_key_without_a_window_says_what_is_missing() -> None:
         driver.pipe("left", "a", "x", 1)
 
 
-def test_records_that_would_go_to_other_partitions_than_the_rows_are_refused() -> None:
+def test_a_rekeyed_stream_cannot_be_joined_with_a_windowed_aggregation() -> None:
     builder = ms.StreamsBuilder()
     table = counts(builder, "right").filter(lambda w, v: True)
     moved = builder.stream("left").map(lambda k, v: (ms.Windowed(k, 0, 10), v))
@@ -241,7 +241,7 @@ def test_records_that_would_go_to_other_partitions_than_the_rows_are_refused() -
     assert builder.build()
 
 
-def test_a_windowed_aggregation_is_brought_to_its_keys_before_a_join_by_a_foreign_key() -> None:
+def test_a_windowed_aggregation_must_be_repartitioned_before_a_foreign_key_join() -> None:
     builder = ms.StreamsBuilder()
     names = builder.table("names")
     windowed = counts(builder, "left")
@@ -256,7 +256,7 @@ EVENT = st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.
 
 
 @given(st.lists(EVENT, max_size=12))
-def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
+def test_joins_of_windowed_tables_have_the_same_results_as_a_model(events: list[Event]) -> None:
     grace = 15
     rows: Counter[tuple[str, str, int]] = Counter()
     newest: Counter[tuple[str, str, int]] = Counter()
@@ -291,7 +291,7 @@ def test_joins_of_windowed_tables_against_a_model(events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("first", ["join", "outer_join"])
-def test_joins_of_one_stream_share_a_repartition_with_what_each_needs(first: str) -> None:
+def test_joins_of_one_stream_share_a_repartition_topic(first: str) -> None:
     builder = ms.StreamsBuilder(names="numbered")
     stream, other = builder.stream("in").select_key(lambda k, v: v or None), builder.stream("other")
     windows = ms.JoinWindows(10, 10, grace=0)

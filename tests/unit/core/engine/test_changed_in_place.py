@@ -1,4 +1,4 @@
-"""Functions may change the objects that they are given. Other results and stores do not change with them."""
+"""Functions may change their arguments in place; other results and stores do not change."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_sliding_windows_do_not_share_an_aggregate() -> None:
 
 
 @pytest.mark.parametrize("commit_every", [1, 20])
-def test_each_record_of_a_join_gets_a_row_of_its_own(commit_every: int) -> None:
+def test_each_record_of_a_join_receives_its_own_row(commit_every: int) -> None:
     builder = ms.StreamsBuilder()
 
     def joined(order: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_each_record_of_a_join_gets_a_row_of_its_own(commit_every: int) -> None:
     assert results == [[str(number)] for number in range(20)]
 
 
-def test_a_join_of_tables_compares_two_results() -> None:
+def test_a_join_of_tables_has_separate_old_and_new_results() -> None:
     builder = ms.StreamsBuilder()
 
     def joined(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
@@ -124,7 +124,7 @@ def test_a_join_of_tables_compares_two_results() -> None:
     assert written(builder.build(), records, "out") == [{"x": 1}, None]
 
 
-def test_each_pair_of_a_join_of_streams_has_a_result_of_its_own() -> None:
+def test_each_pair_of_a_join_of_streams_has_its_own_result() -> None:
     builder = ms.StreamsBuilder()
 
     def joined(left: dict[str, str], right: dict[str, str]) -> dict[str, str]:
@@ -176,7 +176,7 @@ def newest(key: str, value: Any, aggregate: Any) -> Any:
 @pytest.mark.parametrize("commit_every", [1, 2, 10])
 @pytest.mark.parametrize("cache", [0, 300, 1 << 20])
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_a_row_that_waits_in_a_cache_is_not_changed_by_other_functions(
+def test_a_cached_row_is_not_changed_by_other_functions(
     table: Callable[[ms.KStream[Any, Any]], ms.KTable[Any, Any]], cache: int, commit_every: int
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -228,8 +228,8 @@ def test_the_argument_of_a_call_is_not_changed_before_the_call_begins(
 
 
 @pytest.mark.parametrize("cache", [0, 1 << 20])
-def test_a_join_does_not_change_the_old_row_that_waits_in_a_cache(cache: int) -> None:
-    """The right table waits in a cache while the left one changes twice; its old value is looked up, and forwarded later."""
+def test_a_join_does_not_change_the_old_value_of_a_cached_row(cache: int) -> None:
+    """The right row is cached while the left row changes twice; its old value is looked up and forwarded later."""
     builder = ms.StreamsBuilder()
 
     def joined(left: str, right: list[str]) -> list[str]:

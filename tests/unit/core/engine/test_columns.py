@@ -1,4 +1,4 @@
-"""Columns: what a task does with invalid records that only the store or a serde detects."""
+"""Columns: invalid records that only the store or a serde detects, and the order of records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def task_over(stores: MemoryStores) -> Task:
     return task
 
 
-def test_an_entry_that_cannot_be_read_fails_its_records_only() -> None:
+def test_a_store_entry_that_cannot_be_read_fails_only_its_records() -> None:
     stores = MemoryStores()
     stores.apply({"counts": [(b"b", b"short")]})
     task = task_over(stores)
@@ -39,7 +39,7 @@ def test_an_entry_that_cannot_be_read_fails_its_records_only() -> None:
     assert [key for key, _ in outcome.changes["counts"]] == [b"a"]
 
 
-def test_a_count_goes_on_from_what_is_stored() -> None:
+def test_a_count_continues_from_the_stored_count() -> None:
     stores = MemoryStores()
     for expected in (1, 2):
         task = task_over(stores)
@@ -58,7 +58,7 @@ def test_a_count_goes_on_from_what_is_stored() -> None:
     ],
     ids=["string", "int64", "bytes"],
 )
-def test_a_verbatim_serde_refuses_what_it_could_not_read(
+def test_a_verbatim_serde_rejects_data_that_it_cannot_deserialize(
     serde: ms.Serde, good: list[object], bad: list[bytes]
 ) -> None:
     written = [serde.serialize(value) for value in good]
@@ -71,7 +71,7 @@ def test_a_verbatim_serde_refuses_what_it_could_not_read(
             serde.verbatim([*written, data, *written])
 
 
-def test_records_of_two_sources_go_their_own_ways_in_the_order_of_time() -> None:
+def test_records_of_two_sources_are_processed_in_the_order_of_time() -> None:
     builder = ms.StreamsBuilder()
     number = ms.serdes.int64
     plain, negated = builder.stream("plain", value=number), builder.stream("negated", value=number)
@@ -91,7 +91,7 @@ def test_records_of_two_sources_go_their_own_ways_in_the_order_of_time() -> None
     ]
 
 
-def test_a_stream_that_changes_the_table_it_is_joined_with_finds_the_row_as_it_is_at_the_record() -> None:
+def test_a_stream_that_updates_its_joined_table_finds_the_row_as_of_each_record() -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().count(store="counts")
     counts.to_stream().join(counts, lambda count, row: f"{count} {row}").to("out")

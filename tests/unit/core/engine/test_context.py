@@ -1,4 +1,4 @@
-"""What a processor can ask of its context: children, stores, commits."""
+"""The context of a processor: configuration, metrics, children, stores and commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STORE = ms.stores.key_value("seen", ms.serdes.string, ms.serdes.string)
 
 
 def fan_out(step: Any) -> ms.Topology:
-    """One processor with the children left and right, each with a topic of the same name."""
+    """Return a topology of one processor with the children left and right, which send to the topics L and R."""
     return (
         ms.Topology()
         .add_source("in", "in")
@@ -24,7 +24,7 @@ def fan_out(step: Any) -> ms.Topology:
     )
 
 
-def test_the_configuration_of_the_application_is_seen() -> None:
+def test_a_processor_can_read_the_configuration_of_the_application() -> None:
     topology = processor_topology(forwarding(lambda context, record: str(context.app_config["limit"])))
     with ms.testing.TopologyTestDriver(topology, app_config={"limit": 3}) as driver:
         driver.pipe("in", "k", "v")
@@ -33,7 +33,7 @@ def test_the_configuration_of_the_application_is_seen() -> None:
         Host(topology).run("in", ("k", "v", 0))
 
 
-def test_what_a_processor_counts_is_among_the_metrics() -> None:
+def test_the_counts_of_a_processor_are_reported_as_metrics() -> None:
     def count(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
         context.count("letters", len(record.value))
         context.count("records")
@@ -65,14 +65,14 @@ class TestForward:
         assert values(outcome, "L") == ["left", "left"]
         assert values(outcome, "R") == ["right"]
 
-    def test_to_an_unknown_child_names_those_there_are(self) -> None:
+    def test_to_an_unknown_child_is_refused_with_the_names_of_the_children(self) -> None:
         host = Host(fan_out(lambda context, record: context.forward(record, child="lefft")))
         with pytest.raises(
             ProcessingError, match=r"processor 'worker' has no child 'lefft'; its children: left, right\."
         ):
             host.run("in", (None, "x", 0))
 
-    def test_to_a_child_of_none(self) -> None:
+    def test_to_a_named_child_is_refused_without_children(self) -> None:
         topology = ms.Topology().add_source("in", "in")
         topology.add_processor(
             "worker", processing(lambda context, record: context.forward(record, child="x")), "in"
@@ -80,12 +80,12 @@ class TestForward:
         with pytest.raises(ProcessingError, match=r"its children: none\."):
             Host(topology).run("in", (None, "x", 0))
 
-    def test_to_nobody_is_lost(self) -> None:
+    def test_without_children_drops_the_record(self) -> None:
         topology = ms.Topology().add_source("in", "in")
         topology.add_processor("worker", processing(lambda context, record: context.forward(record)), "in")
         assert Host(topology).run("in", (None, "x", 0)).metrics.processed == 1
 
-    def test_may_happen_many_times_or_never(self) -> None:
+    def test_may_be_called_many_times_or_never(self) -> None:
         def repeat(context: ms.ProcessorContext, record: ms.Record) -> None:
             for n in range(int(record.value)):
                 context.forward(record.with_value(f"{record.value}.{n}"))
@@ -97,7 +97,7 @@ class TestForward:
             "2.1",
         ]
 
-    def test_children_are_done_when_it_returns(self) -> None:
+    def test_returns_after_its_children_have_finished(self) -> None:
         order: list[str] = []
 
         def outer(context: ms.ProcessorContext, record: ms.Record) -> None:
@@ -132,7 +132,7 @@ class TestForward:
         with pytest.raises(ProcessingError, match=r"not in init\(\), close\(\) or another thread$"):
             contexts[0].forward(ms.Record(None, "x", 0))
 
-    def test_keeps_timestamp_and_headers_of_the_record_given(self) -> None:
+    def test_keeps_the_timestamp_and_headers_of_the_forwarded_record(self) -> None:
         def change(context: ms.ProcessorContext, record: ms.Record) -> None:
             context.forward(record.with_timestamp(9).with_headers((("h", b"1"),)))
 
@@ -141,7 +141,7 @@ class TestForward:
 
 
 class TestStores:
-    def test_that_are_connected_are_given(self) -> None:
+    def test_that_are_connected_are_available(self) -> None:
         def remember(context: ms.ProcessorContext, record: ms.Record) -> None:
             store = context.state_store("seen")
             context.forward(record.with_value(str(store.get(record.key))))
@@ -151,7 +151,7 @@ class TestStores:
         assert values(host.run("in", ("a", "1", 0), ("a", "2", 0))) == ["None", "1"]
         assert values(host.run("in", ("a", "3", 0))) == ["2"]
 
-    def test_are_given_for_their_name_or_their_specification(self) -> None:
+    def test_are_found_by_their_name_or_their_specification(self) -> None:
         contexts: list[ms.ProcessorContext] = []
         supplier = processing(lambda context, record: None, init=contexts.append)
         Host(processor_topology(supplier, stores=[STORE]))
@@ -176,14 +176,14 @@ class TestStores:
         ):
             Host(topology).run("in", (None, "x", 0))
 
-    def test_the_error_is_one_of_stores(self) -> None:
+    def test_that_are_unknown_raise_a_store_error(self) -> None:
         contexts: list[ms.ProcessorContext] = []
         Host(processor_topology(processing(lambda context, record: None, init=contexts.append)))
         with pytest.raises(StoreError):
             contexts[0].state_store("none")
 
 
-def test_a_commit_is_asked_for_once_per_step() -> None:
+def test_a_commit_request_applies_only_to_its_step() -> None:
     host = Host(
         processor_topology(
             processing(lambda context, record: context.commit() if record.value == "!" else None)

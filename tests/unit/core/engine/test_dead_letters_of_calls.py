@@ -27,18 +27,18 @@ def gives_up(value: Any) -> Any:
     return ms.dead_letter("no good")
 
 
-class Asks(ms.Processor[Any, Any, Any, Any]):
+class FailingCaller(ms.Processor[Any, Any, Any, Any]):
     """Issues a call that fails."""
 
     def process(self, record: ms.Record[Any, Any]) -> None:
-        self.context.issue(fails, self.found, record.value)
+        self.context.issue(fails, self.received, record.value)
 
-    def found(self, record: ms.Record[Any, Any], result: Any) -> None:
+    def received(self, record: ms.Record[Any, Any], result: Any) -> None:
         raise AssertionError
 
 
 class FailsLater(ms.Processor[Any, Any, Any, Any]):
-    """Fails when a record is given again."""
+    """Fails when it receives a record again."""
 
     seen = False
 
@@ -54,43 +54,43 @@ CALLS = ms.Calls(on_failure=TO_DEAD)
 def letter(topology: ms.Topology, key: Any, value: Any) -> tuple[Any, Any]:
     with Driver(topology) as driver:
         driver.pipe("in", key, value)
-        (found,) = driver.read("dead")
-    headers = dict(found.headers)
+        (received,) = driver.read("dead")
+    headers = dict(received.headers)
     assert (headers["millstream.error.stage"], headers["millstream.error.attempts"]) == (b"call", b"1")
-    return found.key, found.value
+    return received.key, received.value
 
 
-class TestOfAProcessor:
-    def test_are_what_the_stream_reads(self) -> None:
+class TestKeyAndValue:
+    def test_have_the_serdes_of_the_stream(self) -> None:
         builder = ms.StreamsBuilder()
-        builder.stream("in", key=ms.serdes.int64, value=JSON).process(Asks, calls=CALLS)
+        builder.stream("in", key=ms.serdes.int64, value=JSON).process(FailingCaller, calls=CALLS)
         key, value = (7).to_bytes(8, "big"), b'{"a":1}'
         assert letter(builder.build(), 7, {"a": 1}) == (key, value)
 
-    def test_are_what_the_source_reads(self) -> None:
+    def test_have_the_serdes_of_the_source(self) -> None:
         topology = ms.Topology().add_source("source", "in", key=ms.serdes.int64, value=ms.serdes.float64)
-        topology.add_processor("worker", Asks, "source", calls=CALLS)
+        topology.add_processor("worker", FailingCaller, "source", calls=CALLS)
         assert letter(topology, 7, 1.0) == (ms.serdes.int64.serialize(7), ms.serdes.float64.serialize(1.0))
 
     @pytest.mark.parametrize(("second", "number"), [(ms.serdes.int64, (7).to_bytes(8, "big")), (JSON, b"7")])
-    def test_are_what_all_sources_read(self, second: Any, number: bytes) -> None:
+    def test_have_the_serdes_of_all_sources_or_are_json(self, second: Any, number: bytes) -> None:
         topology = ms.Topology().add_source("source", "in", value=ms.serdes.int64)
         topology.add_source("other", "more", value=second)
-        topology.add_processor("worker", Asks, ["source", "other"], calls=CALLS)
+        topology.add_processor("worker", FailingCaller, ["source", "other"], calls=CALLS)
         assert letter(topology, "k", 7) == (b"k", number)
 
-    def test_are_text_behind_another_node(self) -> None:
+    def test_are_text_downstream_of_another_processor(self) -> None:
         topology = ms.Topology().add_source("source", "in", value=ms.serdes.int64)
 
-        class Tells(ms.Processor[Any, Any, Any, Any]):
+        class ToText(ms.Processor[Any, Any, Any, Any]):
             def process(self, record: ms.Record[Any, Any]) -> None:
                 self.context.forward(record.with_value(str(record.value)))
 
-        topology.add_processor("tells", Tells, "source")
-        topology.add_processor("worker", Asks, "tells", calls=CALLS)
+        topology.add_processor("tells", ToText, "source")
+        topology.add_processor("worker", FailingCaller, "tells", calls=CALLS)
         assert letter(topology, "k", 7) == (b"k", b"7")
 
-    def test_are_so_too_if_it_acknowledges_and_fails_when_a_record_is_given_again(self) -> None:
+    def test_have_the_serdes_of_the_source_when_a_restored_record_fails(self) -> None:
         FailsLater.seen = False
         topology = ms.Topology().add_source("source", "in", value=JSON)
         topology.add_processor("worker", FailsLater, "source", acknowledges=True)
@@ -102,7 +102,7 @@ class TestOfAProcessor:
 
 
 def looked_up(text: str = "plum") -> Failed:
-    """Return the failure of a call, as an async worker notes it."""
+    """Return the failure of a call as an async worker records it."""
     dispatcher = Dispatcher(ms.Calls())
     dispatcher.offer(Call(Ticket("call", 0, 1, ""), PRICES.__getitem__, (text,)), 0)
     (start,) = dispatcher.start(0)
@@ -135,7 +135,7 @@ class TestTheException:
         return dict(letters.headers[0])
 
     @pytest.mark.parametrize("repeats_sends", [True, False])
-    def test_is_described_also_after_the_failure_was_stored(self, repeats_sends: bool) -> None:
+    def test_is_described_even_after_the_failure_was_stored(self, repeats_sends: bool) -> None:
         headers = self.headers(looked_up(), repeats_sends=repeats_sends)
         assert headers["__streams.errors.exception"] == b"builtins.KeyError"
         assert headers["__streams.errors.message"] == b"'plum'"
@@ -164,12 +164,12 @@ class TestTheException:
         policies = ms.ErrorPolicies(process="dead_letter", dead_letter_topic="dead")
         with Driver(builder.build(), policies=policies) as driver:
             driver.pipe("in", "k", "x" * 250_000)
-            (found,) = driver.read("dead")
-        assert len(found.value) == 250_000
-        assert sum(len(name) + len(value) for name, value in found.headers) <= 64 << 10
+            (received,) = driver.read("dead")
+        assert len(received.value) == 250_000
+        assert sum(len(name) + len(value) for name, value in received.headers) <= 64 << 10
 
 
-def test_they_are_read_as_bytes_although_a_sink_chooses_its_topics() -> None:
+def test_the_driver_reads_dead_letters_as_bytes_although_a_sink_chooses_its_topics() -> None:
     builder = ms.StreamsBuilder()
     called = builder.stream("in").map_values_async(fails, on_failure=TO_DEAD)
     called.to(lambda key, value, context: "out", value=ms.serdes.int64)
@@ -188,23 +188,23 @@ def test_they_are_read_as_bytes_although_a_sink_chooses_its_topics() -> None:
         ({"a": "\ud800"}, rb"{'a': '\ud800'}"),
     ],
 )
-def test_a_value_that_does_not_fit_its_serde_is_shown_as_json_or_as_repr(value: Any, expected: bytes) -> None:
+def test_a_value_that_does_not_fit_its_serde_is_written_as_json_or_repr(value: Any, expected: bytes) -> None:
     assert in_bytes(ms.serdes.string, value) == expected
 
 
-def test_values_whose_serde_nobody_knows_are_json() -> None:
+def test_values_without_a_known_serde_are_written_as_json() -> None:
     builder = ms.StreamsBuilder()
-    made = builder.stream("in", value=JSON).map(lambda key, value: ({"id": key}, {**value, "b": [2]}))
-    made.map_values_async(fails, on_failure=TO_DEAD)
+    mapped = builder.stream("in", value=JSON).map(lambda key, value: ({"id": key}, {**value, "b": [2]}))
+    mapped.map_values_async(fails, on_failure=TO_DEAD)
     assert letter(builder.build(), "k", {"a": 1}) == (b'{"id":"k"}', b'{"a":1,"b":[2]}')
 
 
-def test_without_a_topic_it_is_said_whose_record_it_is_and_where_a_topic_can_be_named() -> None:
+def test_without_a_dead_letter_topic_the_error_names_the_record_and_the_settings() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values_async(gives_up, on_failure="skip", name="ask")
     with Driver(builder.build()) as driver, pytest.raises(ProductionError) as raised:
         driver.pipe("in", "k", "v")
-    said = str(raised.value)
-    assert said.startswith("the call of ask in task 0_0 at topic 'in', partition 0, offset 0 (key b'k'")
-    assert "on_failure=ms.dead_letter('topic')" in said
-    assert said.endswith("the setting dead_letter_topic")
+    message = str(raised.value)
+    assert message.startswith("the call of ask in task 0_0 at topic 'in', partition 0, offset 0 (key b'k'")
+    assert "on_failure=ms.dead_letter('topic')" in message
+    assert message.endswith("the setting dead_letter_topic")

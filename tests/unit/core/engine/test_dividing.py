@@ -1,4 +1,4 @@
-"""Key ranges: how partitions are divided, and that time and order are those of the partition."""
+"""Key ranges: how partitions are divided, and that each range keeps the time and order of its partition."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_an_arrow_batch_is_divided_like_records(
 ) -> None:
     records = records_of(rows)
     records.values = [value if kept else None for value, kept in zip(records.values, valued)]
-    wanted = divided_by_key_range(records, ranges, with_steps=with_steps)
+    expected = divided_by_key_range(records, ranges, with_steps=with_steps)
     parts = split_by_range(wire.to_arrow(records), ranges, with_steps=with_steps)
-    assert [wire.decode(wire.encode_batch(part)) for part in parts] == wanted
+    assert [wire.decode(wire.encode_batch(part)) for part in parts] == expected
 
 
 @given(ROWS.filter(bool), BOOLS, st.booleans())
-def test_times_cross_the_wire(
+def test_partition_times_survive_serialization(
     rows: list[tuple[bytes | None, int]], valued: list[bool], with_steps: bool
 ) -> None:
     records = records_of(rows)
@@ -63,14 +63,14 @@ def test_times_cross_the_wire(
         assert wire.decode(wire.encode(part)) == part
 
 
-def test_times_without_those_of_values_are_still_read() -> None:
+def test_times_without_timestamps_of_values_can_still_be_read() -> None:
     """Snapshots of releases without timestamps of values have records with the timestamps of keys."""
     batch = wire.to_arrow(Records([b"to"], [b""], [5], [0])).append_column("before", pa.array([7]))
     times = wire.decode(wire.encode_batch(batch.replace_schema_metadata({b"times": b"9 8"}))).times
     assert times == PartitionTimes([7], [7], [7], Times(9, 8, 8))
 
 
-def test_the_steps_of_time_are_passed_once() -> None:
+def test_each_step_of_time_is_passed_once() -> None:
     (part,) = divided_by_key_range(
         Records([b"a", None, b"b"], [b"", b"", None], [5, 9, 12], [0, 1, 2]), 1, with_steps=True
     )
@@ -124,7 +124,7 @@ class Order:
     st.lists(st.lists(st.tuples(st.sampled_from("ab"), ROWS), max_size=4), max_size=4),
     st.sampled_from([2, 16]),
 )
-def test_the_records_of_a_range_are_taken_in_the_order_and_at_the_time_of_the_undivided_task(
+def test_a_range_takes_its_records_in_the_order_and_at_the_times_of_the_undivided_task(
     batches: list[list[tuple[str, list[Any]]]], ranges: int
 ) -> None:
     whole, parts = Order(), [Order() for _ in range(ranges)]
@@ -148,7 +148,7 @@ def test_the_records_of_a_range_are_taken_in_the_order_and_at_the_time_of_the_un
 
 
 def times_in_queue(feeds: list[Records], kept: set[int]) -> list[tuple[int, Times, int]]:
-    """Return offset, times of the partition and order of the records of one range in a queue, without those that are not kept."""
+    """Return offset, partition times and order of the kept records of one range in a queue."""
     queue = RecordQueue(QueueId(TopicPartition("in", 0)))
     for records in feeds:
         rows = [row for row, offset in enumerate(records.offsets) if offset in kept]
@@ -166,7 +166,7 @@ def times_in_queue(feeds: list[Records], kept: set[int]) -> list[tuple[int, Time
 
 
 @given(ROWS, BOOLS, st.integers(0, 30), st.sets(st.integers(0, 29)))
-def test_times_in_a_queue_do_not_depend_on_the_cut_between_two_micro_batches(
+def test_times_in_a_queue_do_not_depend_on_the_boundary_between_two_micro_batches(
     rows: list[tuple[bytes | None, int]], valued: list[bool], cut: int, kept: set[int]
 ) -> None:
     records = records_of(rows)
@@ -178,7 +178,9 @@ def test_times_in_a_queue_do_not_depend_on_the_cut_between_two_micro_batches(
 
 
 @pytest.mark.parametrize("changelog", ["kafka", "spark"])
-def test_a_range_with_changelog_topics_skips_what_it_processed_before_it_was_rebuilt(changelog: str) -> None:
+def test_a_rebuilt_range_with_changelog_topics_skips_records_that_it_already_processed(
+    changelog: str,
+) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(
         store=ms.stores.options("c", changelog=changelog)

@@ -29,7 +29,7 @@ class Tens(ms.Windows):
 
 
 class Ticking(ms.Processor[Any, Any, Any, Any]):
-    """Forwards when it is called by either time."""
+    """Forwards a record at each punctuation by wall-clock time and by stream time."""
 
     def init(self, context: ms.ProcessorContext[Any, Any]) -> None:
         super().init(context)
@@ -106,7 +106,7 @@ BEFORE: list[tuple[str, Row]] = [
     ("in", ("b", "y", 27)),
     ("in", ("c", "z", 31)),
 ]
-BEHIND: list[tuple[str, Row]] = [
+AFTER: list[tuple[str, Row]] = [
     ("in", ("a", "late", 3)),
     ("other", ("b", "q", 5)),
     ("in", ("a", "w", 40)),
@@ -132,50 +132,50 @@ def built(define: Define, edit: Edit, **options: Any) -> ms.Topology:
     return builder.build()
 
 
-def crossed(snapshot: Snapshot) -> Snapshot:
+def through_json(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot as another process receives it."""
-    found = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
-    assert found is not None
-    return found
+    restored = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
+    assert restored is not None
+    return restored
 
 
-def run(before: ms.Topology, behind: ms.Topology) -> list[Any]:
-    """Return what a program sends, followed by what the program that replaces it sends."""
+def run(before: ms.Topology, after: ms.Topology) -> list[Any]:
+    """Return the results of a program, followed by those of the program that replaces it."""
     host = Host(before)
-    given: list[Any] = []
+    results: list[Any] = []
 
     def feed(rows: list[tuple[str, Row]]) -> None:
         for topic, row in rows:
             if topic in host.sub.source_topics:
                 host.feed(topic, [row])
-                given.extend(sent(host.step(host.now_ms + 20)))
+                results.extend(sent(host.step(host.now_ms + 20)))
 
     feed(BEFORE)
-    host.sub = behind.plan("app").subtopologies[0]
-    host.restart(crossed)
-    feed(BEHIND)
-    return given
+    host.sub = after.plan("app").subtopologies[0]
+    host.restart(through_json)
+    feed(AFTER)
+    return results
 
 
 @pytest.mark.parametrize("define", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_with_stable_names_an_edited_program_goes_on(define: Define) -> None:
-    uncut = run(built(define, unedited), built(define, unedited))
-    assert len(uncut) > 2
-    assert run(built(define, unedited), built(define, edited)) == uncut
-    assert run(built(define, edited), built(define, unedited)) == uncut
+def test_an_edited_program_with_stable_names_continues(define: Define) -> None:
+    continued = run(built(define, unedited), built(define, unedited))
+    assert len(continued) > 2
+    assert run(built(define, unedited), built(define, edited)) == continued
+    assert run(built(define, edited), built(define, unedited)) == continued
 
 
-def test_with_numbered_names_it_starts_again() -> None:
-    uncut, cut = (
+def test_an_edited_program_with_numbered_names_loses_its_state() -> None:
+    continued, restarted = (
         run(built(plain, unedited, names="numbered"), built(plain, edit, names="numbered"))
         for edit in (unedited, edited)
     )
-    assert [key + count for key, count, _ in uncut] == ["a1", "b1", "c1", "a2", "a3", "b2", "c2", "c3"]
-    assert [key + count for key, count, _ in cut] == ["a1", "b1", "c1", "a1", "a2", "b1", "c1", "c2"]
+    assert [key + count for key, count, _ in continued] == ["a1", "b1", "c1", "a2", "a3", "b2", "c2", "c3"]
+    assert [key + count for key, count, _ in restarted] == ["a1", "b1", "c1", "a1", "a2", "b1", "c1", "c2"]
 
 
 @pytest.mark.parametrize("names", ["stable", "numbered"])
-def test_times_are_found_again_with_a_store_that_was_named(names: Any) -> None:
+def test_stream_time_is_found_again_by_the_explicit_name_of_a_store(names: Any) -> None:
     def define(b: ms.StreamsBuilder, edit: Edit) -> Stream:
         windowed = edit(b.stream("in")).group_by_key().windowed_by(ms.TumblingWindows(10, grace=0))
         return windowed.count(store="counts").to_stream()
@@ -183,13 +183,13 @@ def test_times_are_found_again_with_a_store_that_was_named(names: Any) -> None:
     host = Host(built(define, unedited, names=names))
     host.run("in", ("a", "x", 100))
     host.sub = built(define, edited, names=names).plan("app").subtopologies[0]
-    host.restart(crossed)
+    host.restart(through_json)
     outcome = host.run("in", ("a", "late", 50))
     assert sent(outcome) == []
     assert outcome.metrics.dropped == {"late for a window": 1}
 
 
-def test_times_go_with_a_store_that_is_renamed() -> None:
+def test_stream_time_moves_to_the_new_name_of_a_renamed_store() -> None:
     def define(store: str) -> ms.Topology:
         return built(
             lambda b, _: b.stream("in").left_join(b.stream("other"), joined, windows=NEAR, store=store),

@@ -1,4 +1,4 @@
-"""Operators apply the error policy if their function raises, or if the serde of their store refuses a key: the other records go on."""
+"""Operators apply the error policy when a function raises or the serde of a store rejects a key; other records continue."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from unit.helpers import Host
 Build = Callable[[ms.StreamsBuilder], ms.KStream[Any, Any]]
 
 
-def small(text: str) -> bytes:
+def to_bytes(text: str) -> bytes:
     if text == "bad":
         raise LookupError("bad")
     return text.encode()
 
 
-PICKY: ms.Serde[str] = ms.serdes.of(small, bytes.decode, name="picky", immutable=True)
-"""Reads every key, but does not write the key ``bad``."""
+PICKY: ms.Serde[str] = ms.serdes.of(to_bytes, bytes.decode, name="picky", immutable=True)
+"""Deserializes every key, but does not serialize the key ``bad``."""
 
 
 def fails(value: Any, *others: Any) -> Any:
@@ -30,8 +30,8 @@ def fails(value: Any, *others: Any) -> Any:
     return value
 
 
-class Days(ms.Windows):
-    """Windows of ten milliseconds, except at one time."""
+class FailingWindows(ms.Windows):
+    """Windows of ten milliseconds; windows_for fails at the timestamp BAD_MS."""
 
     def __init__(self) -> None:
         super().__init__(10, 0)
@@ -83,18 +83,18 @@ def run(build: Build, rows: list[tuple[str, str, int]], **serdes: Any) -> tuple[
 
 
 @pytest.mark.parametrize("operator", FUNCTIONS)
-def test_a_function_that_raises_fails_its_record_only(operator: str) -> None:
+def test_a_function_that_raises_fails_only_its_record(operator: str) -> None:
     rows = [("a", "1", 1), ("b", "bad", 2), ("c", "3", 3)]
     assert run(FUNCTIONS[operator], rows) == (["1", "3"], {"process error": 1})
 
 
 @pytest.mark.parametrize("operator", STORES)
-def test_a_key_that_a_store_refuses_fails_its_record_only(operator: str) -> None:
+def test_a_key_that_a_store_rejects_fails_only_its_record(operator: str) -> None:
     rows = [("a", "1", 1), ("bad", "2", 2), ("c", "3", 3)]
     assert run(STORES[operator], rows, key=ms.serdes.string) == (["1", "3"], {"process error": 1})
 
 
-def test_a_record_of_another_program_fails_in_a_grouped_table() -> None:
+def test_a_record_that_another_program_wrote_fails_in_a_grouped_table() -> None:
     builder = ms.StreamsBuilder()
     builder.table("in").group_by(lambda key, value: (key, value)).count(store="counts")
     host = Host(builder.build(), sub=1, policies=ms.ErrorPolicies(process="skip"))
@@ -104,7 +104,7 @@ def test_a_record_of_another_program_fails_in_a_grouped_table() -> None:
     assert "has no key or no change; only this application may write to that topic" in outcome.notices[0]
 
 
-def test_a_windowed_value_that_does_not_fit_its_sink_fails_alone() -> None:
+def test_a_windowed_value_that_does_not_fit_its_serde_fails_only_its_record() -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(10, grace=0)).count(store="c")
     words = counts.to_stream().map_values(lambda number: number).map_values(lambda n: "two" if n == 2 else n)
@@ -117,9 +117,9 @@ def test_a_windowed_value_that_does_not_fit_its_sink_fails_alone() -> None:
     assert len(set(records.partitions or ())) == 1
 
 
-def test_windows_that_cannot_be_computed_fail_their_record_only() -> None:
+def test_windows_that_cannot_be_computed_fail_only_their_record() -> None:
     def count(builder: ms.StreamsBuilder) -> ms.KStream[Any, Any]:
-        counts = builder.stream("in").group_by_key().windowed_by(Days()).count(store="counts")
+        counts = builder.stream("in").group_by_key().windowed_by(FailingWindows()).count(store="counts")
         return counts.to_stream(lambda window, number: window.key)
 
     rows = [("a", "1", 1), ("a", "2", BAD_MS), ("a", "3", 3)]

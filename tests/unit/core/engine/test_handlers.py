@@ -37,7 +37,7 @@ class Flaky:
 
 
 class Asked:
-    """A handler that notes what it is asked."""
+    """A handler that records its contexts and returns the passed answers in turn."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -49,7 +49,7 @@ class Asked:
 
 
 def rows_path(function: Any) -> ms.Topology:
-    """Record by record: a processor behind it keeps records out of columns."""
+    """Return a topology that processes record by record, because a downstream processor prevents columns."""
     builder = ms.StreamsBuilder()
     parsed = builder.stream("in").map_values(function, name="parse")
     parsed.process(processing(lambda context, record: context.forward(record)), name="on").to(
@@ -80,14 +80,16 @@ def way(request: pytest.FixtureRequest) -> Callable[..., Host]:
     build, options = WAYS[request.param]
 
     def host(function: Any, handler: Any, topic: str | None = "dead", **policies: Any) -> Host:
-        given = {"process": handler, **policies} if handler is not None else policies
-        return Host(build(function), policies=ms.ErrorPolicies(dead_letter_topic=topic, **given), **options)
+        stage_policies = {"process": handler, **policies} if handler is not None else policies
+        return Host(
+            build(function), policies=ms.ErrorPolicies(dead_letter_topic=topic, **stage_policies), **options
+        )
 
     return host
 
 
 class TestDecisions:
-    def test_skip(self, way: Callable[..., Host]) -> None:
+    def test_skip_drops_the_record(self, way: Callable[..., Host]) -> None:
         handler = Asked("skip")
         outcome = way(Flaky(), handler).run("in", *ROWS)
         assert values(outcome) == ["1!", "3!"]
@@ -99,12 +101,14 @@ class TestDecisions:
         )
 
     @pytest.mark.parametrize(("answer", "topic"), [("dead_letter", "dead"), (ms.dead_letter("own"), "own")])
-    def test_dead_letter(self, way: Callable[..., Host], answer: Any, topic: str) -> None:
+    def test_dead_letter_sends_the_record_to_the_topic(
+        self, way: Callable[..., Host], answer: Any, topic: str
+    ) -> None:
         outcome = way(Flaky(), Asked(answer)).run("in", *ROWS)
         assert values(outcome) == ["1!", "3!"]
         assert sent(outcome, topic) == [("b", "x", 2)]
 
-    def test_fail_writes_the_letter_too(self, way: Callable[..., Host]) -> None:
+    def test_fail_raises_an_error_with_the_dead_letter(self, way: Callable[..., Host]) -> None:
         with pytest.raises(
             ProcessingError, match=r"no number: x.*Its error handler 'Asked' decided: fail$"
         ) as caught:
@@ -122,7 +126,7 @@ class TestDecisions:
         assert [context.attempt for context in handler.contexts] == [1, 2]
         assert outcome.metrics.dropped == {}
 
-    def test_retry_then_another_decision(self, way: Callable[..., Host]) -> None:
+    def test_retry_can_be_followed_by_another_decision(self, way: Callable[..., Host]) -> None:
         flaky = Flaky()
         outcome = way(flaky, Asked("retry", "retry", "skip")).run("in", *ROWS)
         assert (values(outcome), flaky.calls.count("x")) == (["1!", "3!"], 3)
@@ -141,7 +145,9 @@ class TestDecisions:
 
 
 class TestHandlersThatFail:
-    def test_one_that_raises_counts_as_fail_and_both_errors_are_named(self, way: Callable[..., Host]) -> None:
+    def test_a_handler_that_raises_counts_as_fail_and_both_errors_are_reported(
+        self, way: Callable[..., Host]
+    ) -> None:
         def handler(context: ms.ErrorContext, error: Exception) -> Any:
             raise OSError("the pager is down")
 
@@ -152,9 +158,7 @@ class TestHandlersThatFail:
             way(Flaky(), handler).run("in", *ROWS)
 
     @pytest.mark.parametrize("answer", [None, "Skip", "continue", 5, ms.skip()])
-    def test_an_answer_that_is_no_decision_counts_as_fail(
-        self, way: Callable[..., Host], answer: Any
-    ) -> None:
+    def test_an_invalid_decision_counts_as_fail(self, way: Callable[..., Host], answer: Any) -> None:
         with pytest.raises(ProcessingError, match=r"no number: x.*which is not a valid decision"):
             way(Flaky(), Asked(answer)).run("in", *ROWS)
 
@@ -165,18 +169,22 @@ class TestHandlersThatFail:
 
 
 class TestOperators:
-    def test_a_policy_of_an_operator_goes_before_that_of_its_stage(self, way: Callable[..., Host]) -> None:
+    def test_the_policy_of_an_operator_overrides_the_policy_of_its_stage(
+        self, way: Callable[..., Host]
+    ) -> None:
         for own in ("skip", Asked("skip"), ms.dead_letter("own")):
             outcome = way(Flaky(), "fail", operators={"parse": own}).run("in", *ROWS)
             assert values(outcome) == ["1!", "3!"]
 
-    def test_a_handler_of_an_operator_is_asked_for_no_other(self, way: Callable[..., Host]) -> None:
+    def test_the_handler_of_an_operator_is_not_called_for_other_operators(
+        self, way: Callable[..., Host]
+    ) -> None:
         handler = Asked("skip")
         with pytest.raises(ProcessingError):
             way(Flaky(), "fail", operators={"sink": handler}).run("in", *ROWS)
         assert not handler.contexts
 
-    def test_a_name_that_nothing_has_is_refused(self) -> None:
+    def test_an_unknown_name_of_an_operator_is_refused(self) -> None:
         policies = ms.ErrorPolicies(operators={"prase": "skip"})
         with pytest.raises(
             SettingsError, match=r"node 'prase', which the topology does not have.*The nodes are: .*parse"
@@ -185,7 +193,7 @@ class TestOperators:
 
 
 class TestStages:
-    def test_a_source_can_try_again(self) -> None:
+    def test_a_source_can_be_retried(self) -> None:
         calls: list[bytes] = []
 
         def read(data: bytes) -> str:
@@ -206,10 +214,10 @@ class TestStages:
 
     @pytest.mark.parametrize("side", ["key", "value"])
     @pytest.mark.parametrize("chosen", [False, True])
-    def test_a_sink_says_topic_and_side(self, side: str, chosen: bool) -> None:
+    def test_the_context_of_a_sink_has_the_topic_and_the_side(self, side: str, chosen: bool) -> None:
         builder = ms.StreamsBuilder()
-        made = builder.stream("in").map(lambda k, v: (5, v) if side == "key" else (k, 5))
-        made.to(
+        mapped = builder.stream("in").map(lambda k, v: (5, v) if side == "key" else (k, 5))
+        mapped.to(
             (lambda k, v, context: "out") if chosen else "out",
             name="sink",
             key=ms.serdes.string,
@@ -227,7 +235,7 @@ class TestStages:
         ):
             Host(builder.build()).run("in", ROWS[0])
 
-    def test_a_chooser_that_raises_has_no_side(self) -> None:
+    def test_a_topic_function_or_partitioner_that_raises_has_no_side(self) -> None:
         def choose(*_: Any) -> Any:
             raise LookupError("nowhere")
 
@@ -238,7 +246,7 @@ class TestStages:
             Host(builder.build(), policies=ms.ErrorPolicies(produce=handler)).run("in", ROWS[0])
             assert [(c.target, c.side) for c in handler.contexts] == [(target, None)]
 
-    def test_a_sink_can_try_again(self) -> None:
+    def test_a_sink_can_be_retried(self) -> None:
         handler, tried = Asked("retry"), Flaky(needed=2)
         serde = ms.serdes.of(lambda value: tried(value).encode(), bytes.decode)
         builder = ms.StreamsBuilder()
@@ -246,7 +254,7 @@ class TestStages:
         host = Host(builder.build(), policies=ms.ErrorPolicies(produce=handler))
         assert values(host.run("in", *ROWS)) == ["1!", "x!", "3!"]
 
-    def test_a_processor_may_try_again_and_knows_what_it_does(self) -> None:
+    def test_a_processor_can_be_retried(self) -> None:
         tried: list[str] = []
 
         def step(context: ms.ProcessorContext, record: ms.Record) -> None:
@@ -258,7 +266,7 @@ class TestStages:
         host = Host(processor_topology(processing(step)), policies=ms.ErrorPolicies(process=Asked("retry")))
         assert (values(host.run("in", *ROWS)), tried) == (["1", "x", "3"], ["1", "x", "x", "x", "3"])
 
-    def test_operators_with_state_are_never_tried_again(self) -> None:
+    def test_operators_with_state_are_never_retried(self) -> None:
         def add(key: str, value: str, total: str) -> str:
             if value == "x":
                 raise LookupError(value)
@@ -271,7 +279,7 @@ class TestStages:
         with pytest.raises(ProcessingError, match="is never retried here"):
             host.run("in", *ROWS)
 
-    def test_a_change_of_a_row_comes_as_a_change(self) -> None:
+    def test_the_context_of_a_table_operator_has_the_change_of_the_row(self) -> None:
         builder = ms.StreamsBuilder()
         builder.table("in", store="t").map_values(Flaky(), name="parse").to_stream().to("out")
         handler = Asked("skip")
@@ -280,7 +288,7 @@ class TestStages:
         assert context.record is not None
         assert (context.record.key, context.record.value.new) == ("a", "x")
 
-    def test_a_punctuator_has_no_record(self) -> None:
+    def test_the_context_of_a_punctuator_has_no_record(self) -> None:
         def tick(now_ms: int) -> None:
             raise LookupError("late")
 
@@ -295,7 +303,7 @@ class TestStages:
         with pytest.raises(ProcessingError, match="never retried"):
             Host(topology, policies=ms.ErrorPolicies(process=Asked("retry"))).step(now_ms=5)
 
-    def test_the_handler_is_not_asked_for_the_parents_of_a_node_that_stops(self) -> None:
+    def test_the_handler_is_not_called_for_the_parents_of_a_node_that_stops(self) -> None:
         handler = Asked("fail")
         builder = ms.StreamsBuilder()
         outer = builder.stream("in").process(
@@ -308,20 +316,20 @@ class TestStages:
         assert [context.node for context in handler.contexts] == ["inner"]
 
 
-class TestWhatIsRefused:
+class TestInvalidPolicies:
     @pytest.mark.parametrize("parameter", ["deserialize", "process", "produce"])
     @pytest.mark.parametrize("policy", ["Fail", "continue", "retry", "", None, 5, ms.Retry, ["skip"]])
-    def test_what_is_no_policy(self, parameter: str, policy: Any) -> None:
+    def test_an_invalid_policy_is_refused(self, parameter: str, policy: Any) -> None:
         with pytest.raises(SettingsError, match=rf"^{parameter}=.*use one of 'fail', 'skip', 'dead_letter'"):
             ms.ErrorPolicies(**{parameter: policy})
         with pytest.raises(SettingsError, match=r"^operators\['x'\]="):
             ms.ErrorPolicies(operators={"x": policy})
 
-    def test_operators_without_names(self) -> None:
+    def test_operators_must_be_a_dict(self) -> None:
         with pytest.raises(SettingsError, match="operators must be a dict from names of nodes to policies"):
             ms.ErrorPolicies(operators=["skip"])  # type: ignore[arg-type]
 
-    def test_a_coroutine_function(self) -> None:
+    def test_a_coroutine_function_is_refused(self) -> None:
         async def handler(context: ms.ErrorContext, error: Exception) -> str:
             return "skip"
 
@@ -357,7 +365,7 @@ def test_under_fail_the_dead_letter_is_sent_before_the_topology_stops(
         assert not driver.read("out")
 
 
-def test_a_global_store_sends_no_letters_whatever_its_handler_says() -> None:
+def test_a_global_store_never_sends_dead_letters() -> None:
     builder = ms.StreamsBuilder()
     builder.global_table("products", value=ms.serdes.int64, store="products")
     builder.stream("in").to("out")
@@ -372,7 +380,7 @@ def test_a_global_store_sends_no_letters_whatever_its_handler_says() -> None:
             )
 
 
-def test_a_function_that_ends_its_thread_is_treated_by_the_policy_of_its_operator() -> None:
+def test_the_policy_of_an_operator_applies_to_a_function_that_raises_system_exit() -> None:
     def end(value: str) -> str:
         if value == "x":
             raise SystemExit
@@ -384,7 +392,7 @@ def test_a_function_that_ends_its_thread_is_treated_by_the_policy_of_its_operato
         assert values(host.run("in", *ROWS)) == ["1", "3"]
 
 
-def test_the_letter_of_a_call_that_stops_the_topology_is_sent_too() -> None:
+def test_the_dead_letter_of_a_call_that_stops_the_topology_is_sent() -> None:
     async def call(value: str) -> str:
         raise ConnectionError("down")
 
@@ -395,6 +403,6 @@ def test_the_letter_of_a_call_that_stops_the_topology_is_sent_too() -> None:
         with pytest.raises(ProcessingError, match="failed for good"):
             driver.pipe("in", "a", "x", timestamp=7)
         (letter,) = driver.read("dead")
-        facts = dict(letter.headers)
-        assert (letter.key, letter.value, facts["millstream.error.stage"]) == (b"a", b"x", b"call")
-        assert facts["millstream.error.error"] == b"ConnectionError: down"
+        headers_by_name = dict(letter.headers)
+        assert (letter.key, letter.value, headers_by_name["millstream.error.stage"]) == (b"a", b"x", b"call")
+        assert headers_by_name["millstream.error.error"] == b"ConnectionError: down"

@@ -52,13 +52,13 @@ def run(host: Host, now_ms: int, *rows: Any) -> Outcome:
 
 @pytest.mark.parametrize("make", [on_close, final])
 class TestWindows:
-    def test_close_although_the_clock_has_moved_back(self, make: Callable[..., ms.Topology]) -> None:
+    def test_close_even_if_the_wall_clock_moved_back(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1_000_000, ("a", "x", 3))
         assert host.step(1000).wake_at_ms == 1100
         assert sent(host.step(1100)) == [("a@0-10", "1", 3)]
 
-    def test_close_when_nothing_arrives_for_so_long(self, make: Callable[..., ms.Topology]) -> None:
+    def test_close_after_the_idle_time(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         assert run(host, 1000, ("a", "x", 3), ("b", "x", 4)).wake_at_ms == 1100
         assert sent(host.step(1099)) == []
@@ -71,22 +71,22 @@ class TestWindows:
     @pytest.mark.parametrize(
         "windows", [TUMBLING, ms.SlidingWindows(10, grace=5), ms.SessionWindows(10, grace=5)]
     )
-    def test_the_wall_clock_does_not_pass_the_last_time(
+    def test_the_idle_time_does_not_advance_past_the_largest_timestamp(
         self, make: Callable[..., ms.Topology], windows: Any, before_the_last: int
     ) -> None:
-        """Time would be advanced by 100 ms. What closes at a later time than the last one never closes."""
+        """Stream time would advance by 100 ms. Windows that would close after the largest timestamp never close."""
         host, last = Host(make(windows)), (1 << 63) - 1
         run(host, 1000, ("a", "x", last - before_the_last))
         assert len(sent(host.step(1100))) == (before_the_last >= 30)
         assert sent(host.step(9000)) == []
 
-    def test_but_not_before_their_end_and_grace(self, make: Callable[..., ms.Topology]) -> None:
+    def test_do_not_close_before_their_end_and_grace(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(ms.TumblingWindows(1000, grace=500)))
         assert run(host, 7000, ("a", "x", 300)).wake_at_ms == 8200
         assert sent(host.step(8199)) == []
         assert sent(host.step(8200)) == [("a@0-1000", "1", 300)]
 
-    def test_each_at_its_own_time(self, make: Callable[..., ms.Topology]) -> None:
+    def test_close_each_at_its_own_time(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(ms.TumblingWindows(1000, grace=500)))
         assert run(host, 7000, ("a", "x", 300), ("a", "x", 1300)).wake_at_ms == 7200
         assert host.step(7200).wake_at_ms == 8200
@@ -100,7 +100,7 @@ class TestWindows:
         assert outcome.metrics.dropped == {"late for a window": 1}
         assert sent(host.step(1201)) == [("b@10-20", "1", 10)]
 
-    def test_what_was_closed_stays_closed_after_a_restart(self, make: Callable[..., ms.Topology]) -> None:
+    def test_stay_closed_after_a_restart(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         host.restart()
@@ -108,20 +108,20 @@ class TestWindows:
         host.restart()
         assert run(host, 1101, ("b", "x", 9)).metrics.dropped == {"late for a window": 1}
 
-    def test_a_record_restarts_the_wait(self, make: Callable[..., ms.Topology]) -> None:
+    def test_a_record_restarts_the_idle_time(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         assert run(host, 1099, ("a", "x", 2)).wake_at_ms == 1199
         assert sent(host.step(1198)) == []
         assert sent(host.step(1199)) == [("a@0-10", "2", 3)]
 
-    def test_a_record_that_comes_with_the_step_is_in_time(self, make: Callable[..., ms.Topology]) -> None:
+    def test_a_record_that_arrives_with_the_step_is_in_time(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         assert run(host, 5000, ("a", "x", 4)).wake_at_ms == 5100
         assert sent(host.step(5100)) == [("a@0-10", "2", 4)]
 
-    def test_input_that_waits_is_no_pause(self, make: Callable[..., ms.Topology]) -> None:
+    def test_do_not_close_while_fed_records_are_unprocessed(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING))
         run(host, 1000, ("a", "x", 3))
         host.feed("in", [("a", "x", 4), ("a", "x", 5)])
@@ -139,7 +139,7 @@ class TestWindows:
         ],
         ids=["lag", "no broker", "paused"],
     )
-    def test_nor_is_what_cannot_be_read_yet(
+    def test_do_not_close_while_input_cannot_be_read(
         self, make: Callable[..., ms.Topology], facts: InputFacts
     ) -> None:
         host = Host(make(TUMBLING))
@@ -150,7 +150,7 @@ class TestWindows:
         assert sent(host.step(5099)) == []
         assert sent(host.step(5100)) == [("a@0-10", "1", 3)]
 
-    def test_nor_are_records_that_wait_for_a_call(self, make: Callable[..., ms.Topology]) -> None:
+    def test_do_not_close_while_records_are_in_flight(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(TUMBLING, before=lambda stream: stream.map_values_async(str.upper)))
         first, second = run(host, 1000, ("a", "x", 3), ("b", "y", 4)).issue
         host.task.done(first.ticket, Done("X"))
@@ -163,7 +163,7 @@ class TestWindows:
         assert (sent(outcome), outcome.metrics.dropped, outcome.wake_at_ms) == ([], {}, 1600)
         assert sent(host.step(1600)) == [("a@0-10", "1", 3), ("b@0-10", "1", 4)]
 
-    def test_nor_is_the_time_of_a_call_whose_record_is_skipped(
+    def test_the_idle_time_begins_after_a_call_whose_record_is_skipped(
         self, make: Callable[..., ms.Topology]
     ) -> None:
         host = Host(make(TUMBLING, before=lambda stream: stream.map_values_async(str.upper)))
@@ -184,9 +184,7 @@ class TestWindows:
         assert sent(host.step(1100)) == [("a@0-200", "1", 150)]
         assert sent(host.step(1150)) == [("a@100-300", "1", 150)]
 
-    def test_sliding_windows_when_their_end_and_grace_have_passed(
-        self, make: Callable[..., ms.Topology]
-    ) -> None:
+    def test_sliding_windows_close_after_their_end_and_grace(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(ms.SlidingWindows(10, grace=5)))
         run(host, 1000, ("a", "x", 20))
         assert sent(host.step(1100)) == [("a@10-20", "1", 20)]
@@ -194,7 +192,7 @@ class TestWindows:
         assert run(host, 1102, ("b", "x", 21)).metrics.dropped == {}
         assert sent(host.step(1202)) == [("b@11-21", "1", 21)]
 
-    def test_and_sessions_when_gap_and_grace_are_over(self, make: Callable[..., ms.Topology]) -> None:
+    def test_sessions_close_after_their_gap_and_grace(self, make: Callable[..., ms.Topology]) -> None:
         host = Host(make(ms.SessionWindows(200, grace=50)))
         run(host, 1000, ("a", "x", 10), ("a", "x", 20))
         assert sent(host.step(1249)) == []
@@ -203,7 +201,7 @@ class TestWindows:
         assert sent(run(host, 1253, ("a", "x", 25), ("a", "x", 500))) == [("a@25-25", "1", 25)]
 
 
-def test_held_back_updates_of_any_table_are_given() -> None:
+def test_suppressed_updates_of_any_table_are_sent() -> None:
     builder = ms.StreamsBuilder()
     until = ms.Suppressed.until_time_limit(30, close_idle_after=100)
     builder.table("in", store="t").suppress(until, store="held").to_stream().to("out")
@@ -213,7 +211,7 @@ def test_held_back_updates_of_any_table_are_given() -> None:
     assert sent(run(host, 1101, ("a", "3", 10), ("a", "4", 11))) == [("a", "3", 10)]
 
 
-def test_nothing_closes_by_itself_if_nobody_asked_for_it() -> None:
+def test_idle_windows_do_not_close_without_close_idle_after() -> None:
     host = Host(
         topology(lambda grouped: grouped.windowed_by(TUMBLING, emit=ms.on_window_close).count(store="w"))
     )
@@ -221,7 +219,7 @@ def test_nothing_closes_by_itself_if_nobody_asked_for_it() -> None:
     assert sent(host.step(1_000_000)) == []
 
 
-def test_the_windows_have_to_be_in_the_same_task() -> None:
+def test_close_idle_after_requires_the_windows_in_the_same_task() -> None:
     counts = ms.StreamsBuilder().stream("in").group_by_key().windowed_by(TUMBLING).count(store="w")
     table = counts.to_stream().repartition(name="moved").to_table(store="t")
     assert table.suppress(ms.Suppressed.until_window_closes(), store="held")
@@ -231,8 +229,8 @@ def test_the_windows_have_to_be_in_the_same_task() -> None:
         table.suppress(ms.Suppressed.until_window_closes(close_idle_after=1))
 
 
-def crossed(snapshot: Snapshot) -> Snapshot:
-    """Send a snapshot where Spark's checkpoint sends it."""
+def through_json(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot as it is read back from Spark's checkpoint."""
     read = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
     assert read is not None
     return read
@@ -242,10 +240,10 @@ Event = tuple[int, tuple[str, str, int] | None]
 """A time of the wall clock, and the record that arrives then; None wakes the task for another reason."""
 
 
-def played(
+def run_events(
     make: Callable[..., ms.Topology], windows: Any, events: list[Event], *, restarts: bool
 ) -> tuple[Any, int]:
-    """Return what a task sends and drops when it is woken at these times, and whenever it asks to be."""
+    """Return the results and the number of drops of a task that wakes at these events and at the times that it requests."""
     host, given, dropped = Host(make(windows, idle=20)), [], 0
     wakes: list[int] = []
 
@@ -256,7 +254,7 @@ def played(
         dropped += sum(outcome.metrics.dropped.values())
         wakes[:] = [] if outcome.wake_at_ms is None else [outcome.wake_at_ms]
         if restarts:
-            host.restart(crossed)
+            host.restart(through_json)
 
     for now, row in events:
         while wakes and wakes[0] < now:
@@ -283,7 +281,7 @@ WINDOWS = [
     extra_times=st.lists(st.integers(0, 200), max_size=8),
     windows=st.sampled_from(WINDOWS),
 )
-def test_looking_more_often_changes_nothing(
+def test_additional_wake_ups_do_not_change_the_results(
     make: Callable[..., ms.Topology], rows: list[tuple[int, str, int]], extra_times: list[int], windows: Any
 ) -> None:
     now, events = 0, list[Event]()
@@ -292,16 +290,16 @@ def test_looking_more_often_changes_nothing(
         events.append((now, (key, "x", timestamp)))
     times = {now for now, _ in events}
     more = sorted([*events, *((now, None) for now in set(extra_times) - times)], key=lambda event: event[0])
-    once = played(make, windows, events, restarts=False)
-    assert played(make, windows, more, restarts=True) == once
+    once = run_events(make, windows, events, restarts=False)
+    assert run_events(make, windows, more, restarts=True) == once
     if (
         make is on_close
-    ):  # suppress gives a session a moment before its aggregation refuses records, as in Kafka Streams
+    ):  # suppress sends a session shortly before its aggregation drops late records, as in Kafka Streams
         assert len({window for window, *_ in once[0]}) == len(once[0])
 
 
 class Model:
-    """Tumbling windows of an input whose pauses count as time, as a dict of window to its counts."""
+    """A model of tumbling windows with an idle time: a dict from the start of each open window to its counts."""
 
     def __init__(self, idle: int, *, late_is_input: bool) -> None:
         self.late_is_input = late_is_input
@@ -310,7 +308,7 @@ class Model:
         self.given: list[tuple[str, str, int]] = []
 
     def pause(self, until: int) -> None:
-        """Close what closes before a time of the wall clock."""
+        """Close the windows that close before this time of the wall clock."""
         while self.open:
             closes = min(self.open) + 15
             if self.last + max(self.idle, closes - self.base) >= until:
@@ -326,15 +324,15 @@ class Model:
             if not self.late_is_input:
                 return
         else:
-            count, then = self.open.setdefault(start, {}).get(key, (0, -1))
-            self.open[start][key] = (count + 1, max(then, timestamp))
+            count, latest = self.open.setdefault(start, {}).get(key, (0, -1))
+            self.open[start][key] = (count + 1, max(latest, timestamp))
         self.last, self.base = now, self.time
 
     def advance(self, time: int) -> None:
         self.time = max(self.time, time)
         for start in sorted(start for start in self.open if start + 15 <= self.time):
-            for key, (count, then) in sorted(self.open.pop(start).items()):
-                self.given.append((f"{key}@{start}-{start + 10}", str(count), then))
+            for key, (count, latest) in sorted(self.open.pop(start).items()):
+                self.given.append((f"{key}@{start}-{start + 10}", str(count), latest))
 
 
 @pytest.mark.parametrize("make", [on_close, final])
@@ -342,14 +340,14 @@ class Model:
     rows=st.lists(st.tuples(st.integers(1, 40), st.sampled_from("ab"), st.integers(0, 60)), max_size=12),
     restarts=st.booleans(),
 )
-def test_it_gives_what_a_dict_of_open_windows_gives(
+def test_idle_windows_have_the_same_results_as_a_model_of_open_windows(
     make: Callable[..., ms.Topology], rows: list[tuple[int, str, int]], restarts: bool
 ) -> None:
-    # A late record reaches the aggregation, but not what is behind it.
+    # A late record reaches the aggregation, but not the operators downstream of it.
     now, model, events = 0, Model(20, late_is_input=make is on_close), list[Event]()
     for wait, key, timestamp in rows:
         now += wait
         events.append((now, (key, "x", timestamp)))
         model.record(now, key, timestamp)
     model.pause(1_000_000)
-    assert played(make, TUMBLING, events, restarts=restarts) == (model.given, model.late)
+    assert run_events(make, TUMBLING, events, restarts=restarts) == (model.given, model.late)

@@ -58,19 +58,19 @@ def unfinished(host: Host) -> list[int]:
 
 
 class TestIssue:
-    def test_a_step_gives_the_calls_of_the_records_it_took(self) -> None:
+    def test_a_step_issues_the_calls_of_its_records(self) -> None:
         host = Host(calling())
         (call,) = host.run("in", ("k", "v", 1)).issue
         assert call == Call(Ticket("call", 0, 1, ""), str.upper, ("v",), queue_key="k")
 
-    def test_and_gives_each_of_them_once(self) -> None:
+    def test_each_call_is_issued_once(self) -> None:
         host = Host(calling())
         assert numbers(host.run("in", ("k", "v", 1))) == [0]
         assert numbers(host.step()) == []
         assert host.task.under_way() == (Ticket("call", 0, 1, ""),)
 
     @pytest.mark.parametrize("order", ["key", "completion"])
-    def test_a_record_that_cannot_be_stored_is_named(self, order: str) -> None:
+    def test_the_error_names_a_record_that_cannot_be_stored(self, order: str) -> None:
         opened: ms.Serde[Any] = ms.serdes.of(lambda text: text().encode(), lambda data: lambda: data.decode())
         builder = ms.StreamsBuilder()
         builder.stream("in", key=opened).map_values_async(str.upper, order=order).to("out")
@@ -80,14 +80,14 @@ class TestIssue:
         ):
             host.run("in", ("k", "v", 1))
 
-    def test_a_lost_call_is_no_longer_under_way(self) -> None:
+    def test_a_lost_call_is_issued_again(self) -> None:
         host = Host(calling())
         host.run("in", ("k", "v", 1))
         host.task.lost(host.task.under_way())
         assert host.task.under_way() == ()
         assert numbers(host.step()) == [0]
 
-    def test_a_lost_call_of_a_finished_record_is_forgotten(self) -> None:
+    def test_a_lost_call_of_a_finished_record_is_not_issued_again(self) -> None:
         host = Host(calling())
         outcome = host.run("in", ("k", "v", 1))
         answer(host, outcome)
@@ -96,7 +96,7 @@ class TestIssue:
         assert numbers(host.step()) == []
 
     @pytest.mark.parametrize("operator", ["map_values_async", "foreach_async", "process_async"])
-    def test_each_task_gives_the_same_function(self, operator: str) -> None:
+    def test_each_task_issues_the_same_function_object(self, operator: str) -> None:
         """A process pickles a function object once, and the function may be large."""
         builder = ms.StreamsBuilder()
         options = {} if operator == "process_async" else {"batch": (2, 0)}
@@ -120,14 +120,14 @@ class TestIssue:
         assert sent(outcome) == [("k", "V", 1)]
         assert outcome.committable == {IN: 1}
 
-    def test_a_hot_key_is_handed_over_in_part(self) -> None:
+    def test_only_part_of_the_records_of_a_hot_key_is_handed_over(self) -> None:
         host = Host(calling())
         outcome = host.run("in", *(("hot", "v", 1) for _ in range(1000)), ("cold", "v", 1))
         figures = outcome.calls["call"]
         assert (figures.with_async_worker, figures.parked, figures.most_per_key) == (129, 872, 1000)
         assert 1000 in numbers(outcome)
 
-    def test_what_an_async_worker_gave_back_is_handed_over_again_in_its_place(self) -> None:
+    def test_a_record_that_an_async_worker_returned_is_handed_over_again_in_order(self) -> None:
         host = Host(calling())
         first, second = host.run("in", ("k", "v", 1), ("k", "w", 2)).issue
         host.task.done(first.ticket, Waits(100, 2, 0, "retry"))
@@ -141,7 +141,7 @@ class TestIssue:
 
     @pytest.mark.parametrize("repeats_sends", [True, False])
     @pytest.mark.parametrize("order", ["key", "partition", "completion"])
-    def test_a_record_that_was_tried_again_is_answered_while_the_clock_goes_back(
+    def test_the_answer_of_a_retried_record_is_applied_although_the_clock_moves_back(
         self, order: str, repeats_sends: bool
     ) -> None:
         host = Host(calling(order=order), now_ms=1_000, repeats_sends=repeats_sends)
@@ -156,7 +156,7 @@ class TestIssue:
         assert sorted(value for outcome in outcomes for value in values(outcome)) == ["V", "W"]
 
     @pytest.mark.parametrize("order", ["key", "partition", "completion"])
-    def test_an_attempt_that_was_lost_while_the_clock_went_back_is_made_at_once(self, order: str) -> None:
+    def test_an_attempt_that_was_lost_while_the_clock_moved_back_starts_at_once(self, order: str) -> None:
         host = Host(calling(order=order), now_ms=90_000_000)
         (call,) = host.run("in", ("a", "v", 1)).issue
         host.task.done(call.ticket, Waits(90_000_100, 2, 90_000_000, "retry"))
@@ -166,7 +166,7 @@ class TestIssue:
         (after,) = host.step(now_ms=3_600_100).issue
         assert (after.attempt, after.due_ms, after.begun_ms) == (2, 3_600_100, 3_600_000)
 
-    def test_what_an_async_worker_gave_back_does_not_count_as_answered(self) -> None:
+    def test_a_record_that_an_async_worker_returned_does_not_count_as_answered(self) -> None:
         host = Host(calling())
         first, *others = host.run("in", *(("hot", "v", 1) for _ in range(1000))).issue
         host.task.done(first.ticket, Waits(10, 2, 0, "retry"))
@@ -188,14 +188,14 @@ class TestIssue:
         outcome = host.step()
         assert (values(outcome), outcome.calls["call"].ignored) == (["V"], 1)
 
-    def test_a_function_that_makes_the_call_may_fail_too(self) -> None:
+    def test_an_error_in_the_endpoint_function_is_a_processing_error(self) -> None:
         topology = calling(circuit_breaker=ms.CircuitBreaker(), endpoint=lambda key, value: 1 / 0)
         host = Host(topology)
         host.feed("in", [("k", "v", 1)])
         with pytest.raises(ProcessingError, match="ZeroDivisionError"):
             host.step()
 
-    def test_tables_behind_a_call_that_could_not_be_made_forward_what_it_held_up(self) -> None:
+    def test_a_call_that_cannot_be_created_does_not_block_downstream_tables(self) -> None:
         endpoints = iter(["", "", None])
         options: dict[str, Any] = {
             "circuit_breaker": ms.CircuitBreaker(),
@@ -209,18 +209,18 @@ class TestIssue:
         first, second = host.run("in", ("k", "a", 1), ("k", "b", 2)).issue
         host.task.done(first.ticket, Waits(100, 2, 0, "retry"))
         host.task.done(second.ticket, Done("B"))
-        found = []
+        outputs = []
         for now_ms in (50, 100):
             outcome = host.step(now_ms=now_ms)
-            found += values(outcome)
+            outputs += values(outcome)
         assert outcome.wake_at_ms == 100
         host.restart(stored)
         outcome = host.step(now_ms=100)
-        assert found + values(outcome) == ["B"]
+        assert outputs + values(outcome) == ["B"]
         assert outcome.metrics.dropped == {"failed call": 1}
         assert outcome.committable == {IN: 2}
 
-    def test_figures_tell_what_happened_since_the_last_step(self) -> None:
+    def test_the_metrics_of_calls_cover_the_time_since_the_last_step(self) -> None:
         host = Host(calling(on_failure="skip", order="partition"), now_ms=5)
         a, b, c, d = host.run("in", *((k, "v", 1) for k in "abcd")).issue
         host.task.done(b.ticket, Done("B"))
@@ -238,14 +238,14 @@ class TestIssue:
 
 
 class TestRestart:
-    def test_what_begins_and_ends_in_a_step_leaves_no_trace(self) -> None:
+    def test_a_finished_record_is_removed_from_the_store(self) -> None:
         host = Host(calling())
         answer(host, host.run("in", ("k", "v", 1)))
         assert unfinished(host) == [0]
         assert host.step().changes == {"call-unfinished": [(bytes(8), None)]}
         assert unfinished(host) == []
 
-    def test_calls_go_on_and_their_answers_count(self) -> None:
+    def test_calls_continue_and_their_answers_are_applied(self) -> None:
         host = Host(calling())
         outcome = host.run("in", ("k", "v", 1), ("k", "w", 2))
         host.restart()
@@ -269,7 +269,7 @@ class TestRestart:
         host.task.done(again.ticket, Done("V"))
         assert values(host.step()) == ["V"]
 
-    def test_due_times_stay(self) -> None:
+    def test_due_times_are_kept(self) -> None:
         host = Host(calling())
         (call,) = host.run("in", ("k", "v", 1)).issue
         host.task.done(call.ticket, Waits(5000, 4, 7, "retry"))
@@ -292,7 +292,7 @@ class TestRestart:
             seen += values(outcome)
         assert seen == [*(f"V{i}" for i in range(300)), "LAST"]
 
-    def test_an_answer_that_waits_for_its_turn_is_not_asked_for_again(self) -> None:
+    def test_a_call_whose_answer_is_held_is_not_issued_again(self) -> None:
         host = Host(calling(order="partition"))
         first, second = host.run("in", ("a", "v", 1), ("b", "w", 2)).issue
         host.task.done(second.ticket, Done("W"))
@@ -303,7 +303,7 @@ class TestRestart:
         assert values(host.step()) == ["V", "W"]
         assert unfinished(host) == []
 
-    def test_what_waited_for_its_turn_goes_on_when_there_are_no_turns_any_more(self) -> None:
+    def test_a_held_answer_is_applied_when_the_order_changes_to_completion(self) -> None:
         host = Host(calling(order="partition"))
         _, second = host.run("in", ("a", "v", 1), ("b", "w", 2)).issue
         host.task.done(second.ticket, Done("W"))
@@ -313,7 +313,7 @@ class TestRestart:
         assert values(host.step()) == ["W"]
         assert unfinished(host) == [0]
 
-    def test_an_exception_that_cannot_be_kept_is_no_obstacle(self) -> None:
+    def test_an_exception_that_cannot_be_pickled_does_not_prevent_a_restart(self) -> None:
         host = Host(calling(order="partition", on_failure="skip"))
         _, second = host.run("in", ("a", "v", 1), ("b", "w", 2)).issue
         host.task.done(second.ticket, Failed(1, "no", ValueError(lambda: None)))
@@ -324,7 +324,7 @@ class TestRestart:
 
 @pytest.mark.parametrize("restarting", [False, True])
 class TestExactlyOnce:
-    """An answer is written down in one step and applied in the next."""
+    """An answer is stored in one step and applied in the next."""
 
     @staticmethod
     def step(host: Host, restarting: bool) -> Outcome:
@@ -332,7 +332,7 @@ class TestExactlyOnce:
             host.restart()
         return host.step()
 
-    def test_an_answer_is_applied_in_the_step_after_it_was_written_down(self, restarting: bool) -> None:
+    def test_an_answer_is_applied_in_the_step_after_it_was_stored(self, restarting: bool) -> None:
         host = Host(calling(), repeats_sends=False)
         answer(host, host.run("in", ("k", "v", 1)))
         outcome = host.step()
@@ -344,7 +344,7 @@ class TestExactlyOnce:
         outcome = self.step(host, restarting)
         assert (sent(outcome), outcome.committable) == ([("k", "V", 1)], {IN: 1})
 
-    def test_a_call_reads_what_all_earlier_records_of_its_key_have_written(self, restarting: bool) -> None:
+    def test_a_call_reads_the_writes_of_all_earlier_records_of_its_key(self, restarting: bool) -> None:
         def add(record: ms.Record[str, str], context: ms.CallContext) -> None:
             totals = context.state_store("totals")
             totals.put(record.key, (totals.get(record.key) or 0) + int(record.value))
@@ -356,19 +356,19 @@ class TestExactlyOnce:
         stream.to("out", key=ms.serdes.string, value=ms.serdes.string)
         host = Host(builder.build(), repeats_sends=False)
         outcome = host.run("in", ("k", "1", 1), ("other", "5", 1), ("k", "2", 2), ("k", "4", 3))
-        found = []
+        outputs = []
         for _ in range(3):
             answer(host, outcome)
             outcome = host.step()
             assert (numbers(outcome), outcome.calls["call"].with_async_worker) == ([], 0)
             outcome = self.step(host, restarting)
-            found.append(sorted(values(outcome), key=str))
-        assert found == [["1", "5"], ["3"], ["7"]]
+            outputs.append(sorted(values(outcome), key=str))
+        assert outputs == [["1", "5"], ["3"], ["7"]]
         assert outcome.committable == {IN: 4}
 
 
 class TestDelayQueue:
-    """Records that wait for a time and hold up no other record are not read before that time."""
+    """Delayed records that block no other record are not read before they are due."""
 
     @staticmethod
     def delayed(*keys: str | None, order: Any = "key") -> Host:
@@ -384,7 +384,7 @@ class TestDelayQueue:
     def in_memory(host: Host) -> int:
         return sum(len(operator._records) for operator in host.task._async_operators)  # type: ignore[attr-defined]
 
-    def test_a_restart_does_not_read_them(self) -> None:
+    def test_a_restart_does_not_read_delayed_records(self) -> None:
         host = self.delayed("a", "b", None, None)
         assert (self.in_memory(host), unfinished(host)) == (0, [])
         outcome = host.step(now_ms=999)
@@ -393,7 +393,7 @@ class TestDelayQueue:
         assert [call.args for call in host.step(now_ms=1002).issue] == [("v0",), ("v1",), ("v2",)]
         assert host.step(now_ms=1002).attempts_due_ms == 1003
 
-    def test_they_retire_as_any_other(self) -> None:
+    def test_delayed_records_finish_like_other_records(self) -> None:
         host = self.delayed("a", "b")
         host.restart()
         answer(host, host.step(now_ms=2000))
@@ -404,7 +404,7 @@ class TestDelayQueue:
         host.restart()
         assert host.step().committable == {IN: 2}
 
-    def test_a_record_that_the_next_of_its_key_must_not_overtake_returns_to_memory(self) -> None:
+    def test_a_delayed_record_returns_to_memory_when_a_later_record_of_its_key_arrives(self) -> None:
         host = self.delayed("a", "b")
         host.feed("in", [("a", "behind", 5)])
         assert numbers(host.step(now_ms=500)) == []
@@ -415,17 +415,17 @@ class TestDelayQueue:
         answer(host, outcome)
         assert values(host.step()) == ["V0", "BEHIND"]
 
-    def test_at_order_completion_it_is_not(self) -> None:
+    def test_a_delayed_record_stays_in_the_queue_with_order_completion(self) -> None:
         host = self.delayed("a", order="completion")
         host.feed("in", [("a", "other", 5)])
         assert [call.args for call in host.step(now_ms=500).issue] == [("other",)]
         assert self.in_memory(host) == 1
 
-    def test_at_order_partition_all_stay_in_the_ledger(self) -> None:
+    def test_delayed_records_do_not_enter_the_queue_with_order_partition(self) -> None:
         host = self.delayed("a", "b", order="partition")
         assert unfinished(host) == [0, 1]
 
-    def test_they_are_taken_down_when_the_order_is_edited_to_partition(self) -> None:
+    def test_delayed_records_leave_the_queue_when_the_order_changes_to_partition(self) -> None:
         host = self.delayed("a", "b", order="completion")
         host.sub = calling(order="partition").plan("app").subtopologies[0]
         host.restart()
@@ -436,7 +436,7 @@ class TestDelayQueue:
         answer(host, host.step(now_ms=2000))
         assert values(host.step()) == ["V0", "V1", "V2"]
 
-    def test_the_oldest_record_may_be_in_the_queue(self) -> None:
+    def test_the_age_of_the_oldest_record_includes_the_queue(self) -> None:
         host = self.delayed("a")
         host.step(now_ms=7)
         host.feed("in", [("b", "w", 2)])
@@ -451,22 +451,22 @@ class TestDelayQueue:
             host.step(now_ms=1000)
         assert host.step().calls["call"].oldest_ms == 9
 
-    def test_what_they_wait_for_is_reported(self) -> None:
+    def test_waiting_and_delayed_records_are_reported(self) -> None:
         host = self.delayed("a", "b", None)
         (call,) = host.run("in", ("c", "v", 1)).issue
         host.task.done(call.ticket, Waits(1000, 2, 5, "retry"))
         host.feed("in", [("c", "behind", 1)])
-        for _ in range(2):  # one record is in memory, because of the record behind it
+        for _ in range(2):  # one record is in memory, because a later record of its key exists
             figures = host.step().calls["call"]
             assert (figures.waiting, figures.delayed, figures.parked) == (4, 3, 1)
             host.restart()
 
-    def test_offsets_are_remembered_as_runs(self) -> None:
+    def test_offsets_are_stored_as_runs(self) -> None:
         host = self.delayed("a", "b", "c")
         assert host.task.snapshot().operators["call-unfinished"]["shelved"] == [["in", 0, [[0, 3, 1]]]]
         assert host.task.snapshot().progress == {IN: Progress(3, ((0, 3),))}
 
-    def test_records_of_one_offset_are_counted(self) -> None:
+    def test_an_offset_is_committable_only_after_all_of_its_records(self) -> None:
         builder = ms.StreamsBuilder()
         doubled = builder.stream("in").flat_map(lambda key, value: [(key, value), (f"{key}2", value)])
         doubled.map_values_async(str.upper, name="call").to("out")
@@ -494,8 +494,8 @@ def test_a_partition_that_begins_again_reports_its_new_position() -> None:
     assert host.step().committable == {IN: 0}
 
 
-class TestAClockThatGoesBack:
-    """A day back: what waits for a while waits no longer for that; what waits for a time of day does."""
+class TestAClockThatMovesBack:
+    """The clock moves back by a day: a wait for a duration does not become longer, but a wait until a time does."""
 
     NOW_MS = 10 * 86_400_000
     BACK_MS = 9 * 86_400_000
@@ -512,7 +512,7 @@ class TestAClockThatGoesBack:
 
     @pytest.mark.parametrize("order", ["key", "partition", "completion"])
     @pytest.mark.parametrize("why", ["retry", "delay"])
-    def test_what_waits_for_a_while_waits_as_long(self, order: str, why: Any) -> None:
+    def test_a_wait_for_a_duration_keeps_its_length(self, order: str, why: Any) -> None:
         host = self.waiting(Waits(self.NOW_MS + 100, 2, self.NOW_MS - 7, why), order=order)
         host.restart()
         outcome = host.step(now_ms=self.BACK_MS)
@@ -521,11 +521,11 @@ class TestAClockThatGoesBack:
         (call,) = host.step(now_ms=self.BACK_MS + 100).issue
         assert (call.attempt, call.begun_ms) == (2, self.BACK_MS - 7)
 
-    def test_what_waits_until_a_time_waits_until_then(self) -> None:
+    def test_a_wait_until_a_time_keeps_its_time(self) -> None:
         host = self.waiting(Waits(self.NOW_MS + 100, 1, None, "until"))
         assert host.step(now_ms=self.BACK_MS).attempts_due_ms == self.NOW_MS + 100
 
-    def test_a_time_that_is_over_is_now(self) -> None:
+    def test_a_time_in_the_past_is_due_immediately(self) -> None:
         host = Host(calling())
         (call,) = host.run("in", ("k", "v", 1)).issue
         host.task.done(call.ticket, Waits(-5, 1, None, "until"))
@@ -542,16 +542,16 @@ class TestAhead:
         host.task.done(call.ticket, Waits(due_ms, 2, 0, "retry"))
         return host
 
-    def test_it_says_when_it_is_due(self) -> None:
+    def test_a_call_that_is_handed_over_early_has_its_due_time(self) -> None:
         outcome = self.waiting(2_500).step(now_ms=500)
         assert [(call.due_ms, call.attempt) for call in outcome.issue] == [(2_500, 2)]
         assert (outcome.attempts_due_ms, outcome.calls["call"].waiting) == (None, 0)
 
-    def test_until_then_the_task_wants_to_be_woken_early(self) -> None:
+    def test_the_task_wakes_when_the_call_can_be_handed_over_early(self) -> None:
         outcome = self.waiting(2_501).step(now_ms=500)
         assert (outcome.issue, outcome.attempts_due_ms, outcome.calls["call"].waiting) == ((), 501, 1)
 
-    def test_after_a_restart_the_async_worker_has_it_still(self) -> None:
+    def test_the_async_worker_still_has_the_call_after_a_restart(self) -> None:
         host = self.waiting(1_000)
         (call,) = host.step().issue
         host.restart()
@@ -560,7 +560,7 @@ class TestAhead:
         host.task.done(call.ticket, Done("V"))
         assert values(host.step()) == ["V"]
 
-    def test_an_async_worker_that_has_lost_it_is_told_again_when_it_is_due(self) -> None:
+    def test_a_lost_call_is_issued_again_with_its_due_time(self) -> None:
         host = self.waiting(1_000)
         (call,) = host.step().issue
         host.restart()
@@ -578,7 +578,7 @@ class TestHotKeys:
         host.feed("in", [("hot", f"v{i}", i) for i in range(count)])
         return host
 
-    def test_a_restart_reads_a_part_of_them(self) -> None:
+    def test_a_restart_reads_only_part_of_the_records(self) -> None:
         host = self.hot(2000)
         figures = host.step().calls["call"]
         assert (figures.with_async_worker, figures.parked, figures.most_per_key) == (128, 1872, 2000)
@@ -587,7 +587,7 @@ class TestHotKeys:
         assert host.step().calls["call"].parked == 1872
         assert host.step().committable == {IN: 0}
 
-    def test_all_retire_in_their_order(self) -> None:
+    def test_all_records_finish_in_order(self) -> None:
         host = self.hot(1500)
         host.feed("in", [("cold", "c", 1)])
         seen: list[str | None] = []
@@ -604,7 +604,7 @@ class TestHotKeys:
         assert host.step().committable == {IN: 1502}
         assert host.task.snapshot().operators["call-unfinished"]["overflow"] == []
 
-    def test_keys_that_cannot_be_hashed_lie_there_too(self) -> None:
+    def test_records_with_an_unhashable_hot_key_finish_in_order(self) -> None:
         builder = ms.StreamsBuilder()
         stream = builder.stream("in", key=ms.serdes.json, value=ms.serdes.string)
         stream.map_values_async(str.upper, name="call").to("out")
@@ -617,7 +617,7 @@ class TestHotKeys:
             seen += values(outcome)
         assert seen == [f"V{i}" for i in range(1000)]
 
-    def test_they_are_reported(self) -> None:
+    def test_the_hottest_key_is_reported(self) -> None:
         host = self.hot(1000)
         host.feed("in", [(f"cold{i}", "c", 1) for i in range(500)])
         host.feed("in", [(None, "c", 1)] * 500)
@@ -628,7 +628,7 @@ class TestHotKeys:
         host.feed("in", [(None, "c", 1)] * 5)
         assert host.step().calls["call"].hottest is None
 
-    def test_they_are_taken_out_when_the_order_is_edited_to_partition(self) -> None:
+    def test_spilled_records_are_handed_over_when_the_order_changes_to_partition(self) -> None:
         host = self.hot(1000)
         host.step()
         host.sub = calling(order="partition").plan("app").subtopologies[0]
@@ -645,7 +645,7 @@ class TestLongPartitions:
 
     @staticmethod
     def behind_slow_record(count: int) -> Host:
-        """Return a host on which the call of the first record is under way, with ``count`` records behind it."""
+        """Return a host on which the call of the first record is under way, followed by ``count`` records."""
         host = Host(calling(order="partition"))
         host.feed("in", [(f"k{i}", f"v{i}", i) for i in range(count + 1)])
         slow, *others = host.step().issue
@@ -654,7 +654,7 @@ class TestLongPartitions:
             host.task.done(call.ticket, Done(call.function(*call.args)))
         return host
 
-    def test_a_restart_reads_a_part_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_restart_reads_only_part_of_the_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(backpressure, "_MAX_IN_FLIGHT", 10_000)
         host = self.behind_slow_record(12_000)
         figures = host.step().calls["call"]
@@ -673,7 +673,7 @@ class TestLongPartitions:
         assert [call.args for call in host.step().issue] == [("other",)]
 
     @pytest.mark.parametrize("order", ["partition", "key", "completion"])
-    def test_all_retire_also_if_the_order_is_edited(self, order: str) -> None:
+    def test_all_records_finish_even_if_the_order_changes(self, order: str) -> None:
         host = self.behind_slow_record(10_700)
         host.step()
         host.sub = calling(order=order).plan("app").subtopologies[0]
@@ -690,7 +690,7 @@ class TestLongPartitions:
         assert unfinished(host) == []
 
 
-class TestRenamed:
+class TestARenamedOperator:
     """An edit changes the generated name of an operator; its store keeps its explicit name."""
 
     @staticmethod
@@ -700,7 +700,7 @@ class TestRenamed:
         host.sub = builder.build().plan("app").subtopologies[0]
         host.restart()
 
-    def test_its_records_go_on(self) -> None:
+    def test_continues_with_its_records(self) -> None:
         host = Host(calling())
         self.edited(host, name="old")
         waits, _ = host.run("in", ("a", "delayed", 1), ("b", "called", 2)).issue
@@ -720,7 +720,7 @@ class TestRenamed:
         assert [value for value in seen if value[0] in "VL"] == [*(f"V{i}" for i in range(600)), "LAST"]  # type: ignore[index]
         assert outcome.committable == {IN: 603}
 
-    def test_its_records_are_counted_again_if_its_memory_is_lost(self) -> None:
+    def test_counts_its_records_again_if_its_snapshot_is_lost(self) -> None:
         host = Host(calling())
         host.feed("in", [("hot", f"v{i}", 3) for i in range(600)])
         host.step()
@@ -737,7 +737,7 @@ class TestRenamed:
 
 
 class TestProgress:
-    def test_a_snapshot_tells_what_is_finished_beyond_the_committable_offset(self) -> None:
+    def test_a_snapshot_has_the_finished_records_beyond_the_committable_offset(self) -> None:
         host = Host(calling(order="completion"))
         calls = host.run("in", *((k, "v", 1) for k in "abcd")).issue
         for number in (1, 3):
@@ -745,7 +745,7 @@ class TestProgress:
         assert host.step().committable == {IN: 0}
         assert host.task.snapshot().progress == {IN: Progress(4, ((0, 1), (2, 1)))}
 
-    def test_records_that_are_read_again_are_known(self) -> None:
+    def test_records_that_are_read_again_are_not_processed_twice(self) -> None:
         host = Host(calling(order="completion"))
         calls = host.run("in", *((k, k, 1) for k in "abc")).issue
         host.task.done(calls[1].ticket, Done("B"))
@@ -761,7 +761,9 @@ class TestProgress:
         assert outcome.committable == {IN: 4}
 
     @pytest.mark.parametrize("chunk_size", [1, 2, 6])
-    def test_records_that_are_read_again_later_and_in_pieces_are_known(self, chunk_size: int) -> None:
+    def test_records_that_are_read_again_later_in_chunks_are_not_processed_twice(
+        self, chunk_size: int
+    ) -> None:
         host = Host(calling(order="completion"))
         calls = host.run("in", *((k, k, 1) for k in "abcd")).issue
         for number in (1, 2):
@@ -783,7 +785,7 @@ class TestProgress:
         assert sorted([*results, *values(outcome)], key=str) == ["A", "D", "E", "F"]
         assert outcome.committable == {IN: 6}
 
-    def test_without_asynchronous_operators_nothing_is_remembered(self) -> None:
+    def test_a_task_without_asynchronous_operators_has_no_progress(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").to("out")
         host = Host(builder.build())
@@ -792,28 +794,30 @@ class TestProgress:
         assert host.task.snapshot().progress == {}
 
 
-def test_a_task_reports_how_its_operators_call() -> None:
+def test_a_task_reports_the_call_options_of_its_operators() -> None:
     host = Host(calling(max_in_flight=7))
     assert isinstance(host.task, Task)
     assert host.task.calls["call"].max_in_flight == 7
 
 
 class TestHowMuchIsHandedOver:
-    def test_an_async_worker_that_ran_dry_gets_four_times_of_what_it_answered(
+    def test_an_async_worker_that_ran_dry_receives_four_times_as_many_calls_as_it_answered(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
         monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
         outcome = host.run("in", *((f"k{n}", "v", n) for n in range(100)))
-        handed = []
+        handed_over = []
         while outcome.issue:
-            handed.append(len(outcome.issue))
+            handed_over.append(len(outcome.issue))
             answer(host, outcome)
             outcome = host.step()
-        assert handed == [4, 16, 64, 16]
+        assert handed_over == [4, 16, 64, 16]
 
-    def test_one_that_does_not_gets_twice_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_async_worker_with_calls_left_receives_up_to_twice_as_many_as_it_answered(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
         monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
@@ -822,7 +826,7 @@ class TestHowMuchIsHandedOver:
             host.task.done(call.ticket, Done("V"))
         assert len(host.step().issue) == 5
 
-    def test_it_gets_less_again_when_it_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_room_shrinks_while_no_calls_are_answered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
         monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
@@ -832,18 +836,20 @@ class TestHowMuchIsHandedOver:
             outcome = host.step()
         assert [room(host.step()) for _ in range(6)] == [24, 18, 14, 10, 8, 6]
 
-    def test_so_does_a_key_whose_calls_are_quick(self) -> None:
+    def test_a_key_with_fast_calls_is_handed_over_in_growing_numbers(self) -> None:
         host = Host(calling())
         outcome = host.run("in", *(("hot", "v", n) for n in range(2_000)))
-        handed = []
+        handed_over = []
         while outcome.issue:
-            handed.append(len(outcome.issue))
+            handed_over.append(len(outcome.issue))
             answer(host, outcome)
             outcome = host.step()
-        assert handed[:4] == [128, 256, 512, 1_024]
-        assert sum(handed) == 2_000
+        assert handed_over[:4] == [128, 256, 512, 1_024]
+        assert sum(handed_over) == 2_000
 
-    def test_a_task_has_room_for_what_it_can_hand_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_task_has_room_for_the_records_that_it_can_hand_over(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
         monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="completion"))
@@ -851,13 +857,15 @@ class TestHowMuchIsHandedOver:
         assert room(host.run("in", ("k", "v", 5))) == 1
         assert room(host.run("in", *((f"k{n}", "v", n) for n in range(3)))) == 0
 
-    def test_spilled_records_take_the_room_of_their_partition(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_spilled_records_take_up_the_room_of_their_partition(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(backpressure, "MIN_IN_FLIGHT", 4)
         monkeypatch.setattr(backpressure, "_TIMES_IN_FLIGHT", 4)
         host = Host(calling(max_in_flight=1, order="partition"))
         assert room(host.run("in", *((f"k{n}", "v", n) for n in range(600)))) == 0
 
-    def test_so_many_spilled_records_leave_no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_limit_of_spilled_records_leaves_no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
         host = Host(calling())
         host.run("in", *(("hot", "v", n) for n in range(900)))
         spilled = 900 - len(unfinished(host))
@@ -866,7 +874,7 @@ class TestHowMuchIsHandedOver:
         monkeypatch.setattr(backpressure, "_MAX_SPILLED", spilled + 1)
         assert room(host.step()) > 0
 
-    def test_a_hot_key_leaves_room_for_others(self) -> None:
+    def test_a_hot_key_leaves_room_for_other_keys(self) -> None:
         host = Host(calling())
         assert room(host.run("in", *(("hot", "v", n) for n in range(20_000)))) > 9_000
 
@@ -876,7 +884,7 @@ def room(outcome: Outcome) -> int:
 
 
 class TestKeysThatWait:
-    def test_leave_room_for_others_for_ever(self) -> None:
+    def test_leave_room_for_other_keys(self) -> None:
         host = Host(calling(retry=ms.Retry(initial=60_000)))
         for step in range(30):
             rows = [(f"poison{n // 2 % 50}" if n % 2 else f"cold{step}-{n}", "v", 1) for n in range(1_000)]
@@ -894,19 +902,19 @@ class TestKeysThatWait:
         assert figures.room >= backpressure.MIN_IN_FLIGHT // 2
         assert len(unfinished(host)) <= 50 * backlog._BLOCKED_KEY
 
-    def test_go_on_with_all_that_came_meanwhile_in_order(self) -> None:
+    def test_continue_in_order_with_the_records_that_arrived_meanwhile(self) -> None:
         host = Host(calling(retry=ms.Retry(initial=100)))
         (first,) = host.run("in", ("k", "first", 1)).issue
         host.task.done(first.ticket, Waits(100, 2, 0, "retry", "down"))
         rest = [f"v{n}" for n in range(200)]
         host.feed("in", [("k", value, 1) for value in rest])
-        got: list[str] = []
+        received: list[str] = []
         for now in (1, *range(100, 130)):
             outcome = host.step(now)
-            got += values(outcome)
+            received += values(outcome)
             for call in outcome.issue:
                 host.task.done(call.ticket, Done(call.args[0]))
-        assert got == ["first", *rest]
+        assert received == ["first", *rest]
 
     def test_are_reported_with_their_cause(self) -> None:
         host = Host(calling(retry=ms.Retry(initial=1)))
@@ -922,7 +930,7 @@ class TestKeysThatWait:
         assert "topic 'in', partition 0, offset 0" in line
 
 
-def test_records_that_wait_keep_their_place_when_the_order_becomes_that_of_keys() -> None:
+def test_waiting_records_keep_their_position_when_the_order_changes_to_key() -> None:
     host = Host(calling(order="completion", retry=ms.Retry()))
     (first,) = host.run("in", ("k", "first", 1)).issue
     host.task.done(first.ticket, Waits(50, 2, 0, "retry", "down"))
@@ -930,16 +938,16 @@ def test_records_that_wait_keep_their_place_when_the_order_becomes_that_of_keys(
     host.sub = calling(retry=ms.Retry()).plan("app").subtopologies[0]
     host.restart()
     host.feed("in", [("k", "second", 1)])
-    got: list[str] = []
+    received: list[str] = []
     for now in (10, 20, 50, 60, 70):
         outcome = host.step(now)
-        got += values(outcome)
+        received += values(outcome)
         for call in outcome.issue:
             host.task.done(call.ticket, Done(call.args[0]))
-    assert got == ["first", "second"]
+    assert received == ["first", "second"]
 
 
-def test_results_that_are_applied_after_the_commit_are_not_forgotten_meanwhile() -> None:
+def test_results_that_are_applied_after_the_commit_stay_unfinished_until_then() -> None:
     host = Host(calling(), repeats_sends=False)
     (call,) = host.run("in", ("k", "v", 1)).issue
     host.restart()

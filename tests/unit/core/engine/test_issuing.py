@@ -20,7 +20,7 @@ def upper(text: str, times: int = 1) -> str:
     return text.upper() * times
 
 
-async def aside(text: str) -> Any:
+async def skip_x_or_return(text: str) -> Any:
     return ms.skip() if text == "x" else text
 
 
@@ -28,15 +28,15 @@ def joined(names: list[str]) -> Any:
     return ",".join(names)
 
 
-class Changing(ms.Processor[Any, Any, Any, Any]):
+class ChangingArguments(ms.Processor[Any, Any, Any, Any]):
     """Changes an argument after the call was issued."""
 
     def process(self, record: ms.Record[Any, Any]) -> None:
         names = [record.value]
-        self.context.issue(joined, self.found, names)
+        self.context.issue(joined, self.on_result, names)
         names.append("later")
 
-    def found(self, record: ms.Record[Any, Any], result: str) -> None:
+    def on_result(self, record: ms.Record[Any, Any], result: str) -> None:
         self.context.forward(record.with_value(result))
 
 
@@ -44,20 +44,20 @@ class Issuing(ms.Processor[Any, Any, Any, Any]):
     """Issues two calls for each record."""
 
     def process(self, record: ms.Record[Any, Any]) -> None:
-        self.context.issue(upper, self.found, record.value)
-        self.context.issue(upper, self.found, record.value, 2)
+        self.context.issue(upper, self.on_result, record.value)
+        self.context.issue(upper, self.on_result, record.value, 2)
 
-    def found(self, record: ms.Record[Any, Any], result: str) -> None:
+    def on_result(self, record: ms.Record[Any, Any], result: str) -> None:
         metadata = self.context.record_metadata
         assert metadata is not None
         self.context.forward(record.with_value(f"{result}@{metadata.offset}"))
 
 
 class Chained(ms.Processor[Any, Any, Any, Any]):
-    """Issues the next call when the first has ended."""
+    """Issues the second call when the first has returned."""
 
     def process(self, record: ms.Record[Any, Any]) -> None:
-        self.context.issue(aside, self.first, record.value)
+        self.context.issue(skip_x_or_return, self.first, record.value)
 
     def first(self, record: ms.Record[Any, Any], result: str) -> None:
         self.context.issue(upper, self.second, result, 2)
@@ -77,13 +77,13 @@ def processes(process: Any) -> ms.Topology:
 
 
 class TestIssue:
-    def test_arguments_do_not_change_after_the_call_was_issued(self) -> None:
-        with Driver(issuing(Changing)) as driver:
+    def test_the_arguments_of_an_issued_call_do_not_change_later(self) -> None:
+        with Driver(issuing(ChangingArguments)) as driver:
             for name in "ab":
                 driver.pipe("in", "k", name)
             assert [r.value for r in driver.read("out")] == ["a", "b"]
 
-    def test_results_come_as_the_record_that_was_current(self) -> None:
+    def test_a_callback_runs_with_the_record_that_issued_the_call(self) -> None:
         with Driver(issuing(Issuing)) as driver:
             driver.pipe("in", "k", "a", timestamp=7)
             driver.pipe("in", "k", "b", timestamp=8)
@@ -94,14 +94,14 @@ class TestIssue:
                 ("BB@1", 8),
             ]
 
-    def test_a_result_may_lead_to_another_call(self) -> None:
+    def test_a_callback_may_issue_another_call(self) -> None:
         with Driver(issuing(Chained)) as driver:
             for value in ("x", "y"):
                 driver.pipe("in", "k", value)
             assert [r.value for r in driver.read("out")] == ["YY"]
             assert driver.committed_offset("in") == 2
 
-    def test_calls_go_on_in_a_new_processor(self) -> None:
+    def test_calls_continue_in_the_new_processor_after_a_restart(self) -> None:
         host = Host(issuing(Chained))
         (call,) = host.run("in", ("k", "v", 1)).issue
         host.restart()
@@ -122,22 +122,24 @@ class TestIssue:
             def process(self, record: ms.Record[Any, Any]) -> None: ...
 
             def tick(self, now_ms: int) -> None:
-                self.context.issue(upper, self.found, f"tick {now_ms}")
+                self.context.issue(upper, self.on_result, f"tick {now_ms}")
 
-            def found(self, record: ms.Record[Any, Any], result: str) -> None:
+            def on_result(self, record: ms.Record[Any, Any], result: str) -> None:
                 self.context.forward(ms.Record("t", result, record.timestamp))
 
         with Driver(issuing(Ticking)) as driver:
             driver.advance_wall_clock(10)
             assert [r.value for r in driver.read("out")] == ["TICK 10"]
 
-    def test_the_call_of_a_punctuator_goes_on_after_a_restart(self) -> None:
+    def test_the_call_of_a_punctuator_continues_after_a_restart(self) -> None:
         class Ticking(Issuing):
             def init(self, context: Any) -> None:
                 super().init(context)
-                context.schedule(10, ms.wall_clock, lambda now_ms: self.context.issue(upper, self.told, "t"))
+                context.schedule(
+                    10, ms.wall_clock, lambda now_ms: self.context.issue(upper, self.on_tick_result, "t")
+                )
 
-            def told(self, record: ms.Record[Any, Any], result: str) -> None:
+            def on_tick_result(self, record: ms.Record[Any, Any], result: str) -> None:
                 self.context.forward(ms.Record("t", result, 1))
 
         host = Host(issuing(Ticking))
@@ -146,14 +148,14 @@ class TestIssue:
         host.task.done(call.ticket, Done("T"))
         assert values(host.step()) == ["T"]
 
-    def test_nothing_is_issued_while_no_record_is_processed(self) -> None:
+    def test_a_call_that_init_issues_is_rejected(self) -> None:
         issue = processing(
             lambda context, record: None, init=lambda context: context.issue(upper, print, "x")
         )
         with pytest.raises(ProcessingError, match="issues a call while no record is being processed"):
             Host(issuing(issue))
 
-    def test_the_result_goes_to_a_method_of_the_processor(self) -> None:
+    def test_the_callback_must_be_a_method_of_the_processor(self) -> None:
         topology = processes(lambda context, record: context.issue(upper, print, "x"))
         with (
             Driver(topology) as driver,
@@ -162,10 +164,10 @@ class TestIssue:
             driver.pipe("in", "k", "v")
 
     @pytest.mark.parametrize("call", [lambda: 1, "text"])
-    def test_the_call_can_be_found_again(self, call: Any) -> None:
+    def test_the_function_of_a_call_must_be_defined_at_the_top_level_of_a_module(self, call: Any) -> None:
         class Wrong(Issuing):
             def process(self, record: ms.Record[Any, Any]) -> None:
-                self.context.issue(call, self.found)
+                self.context.issue(call, self.on_result)
 
         with (
             Driver(issuing(Wrong)) as driver,
@@ -173,7 +175,7 @@ class TestIssue:
         ):
             driver.pipe("in", "k", "v")
 
-    def test_other_processors_issue_nothing(self) -> None:
+    def test_a_processor_without_the_calls_option_cannot_issue_calls(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").process(Issuing).to("out")
         with (
@@ -182,7 +184,7 @@ class TestIssue:
         ):
             driver.pipe("in", "k", "v")
 
-    def test_options_that_mean_nothing_are_refused(self) -> None:
+    def test_meaningless_options_are_rejected(self) -> None:
         with pytest.raises(TopologyError, match="leave one of them out"):
             ms.Topology().add_source("s", "in").add_processor(
                 "p", Issuing, "s", calls=ms.Calls(), acknowledges=True
@@ -197,33 +199,33 @@ def acknowledging(process: Any, **options: Any) -> ms.Topology:
     return topology.add_sink("sink", "out", "worker")
 
 
-def only_now(context: Any, record: ms.Record[Any, Any]) -> None:
+def acknowledge_now(context: Any, record: ms.Record[Any, Any]) -> None:
     if record.value == "now":
         context.acknowledge(context.record_metadata)
 
 
 class TestAcknowledge:
-    def test_a_record_is_finished_when_the_processor_says_so(self) -> None:
-        taken: list[Any] = []
+    def test_a_record_is_finished_when_the_processor_acknowledges_it(self) -> None:
+        received: list[Any] = []
 
         def process(context: Any, record: ms.Record[Any, Any]) -> None:
-            taken.append(context.record_metadata)
+            received.append(context.record_metadata)
             if record.value == "all":
-                for metadata in taken:
+                for metadata in received:
                     context.acknowledge(metadata)
             elif record.value == "second":
-                context.acknowledge(taken[1])
+                context.acknowledge(received[1])
 
         host = Host(acknowledging(process))
         assert host.run("in", *(("k", v, 1) for v in ("a", "b"))).committable == {IN: 0}
         outcome = host.run("in", ("k", "second", 1))
         assert outcome.committable == {IN: 0}
         assert outcome.calls["worker"].with_async_worker == 2
-        del taken[1]
+        del received[1]
         assert host.run("in", ("k", "all", 1)).committable == {IN: 4}
         assert list(host.store("worker-unfinished").all()) == []
 
-    def test_a_new_processor_is_given_what_the_one_before_did_not_acknowledge(self) -> None:
+    def test_a_new_processor_receives_unacknowledged_records_again(self) -> None:
         seen: list[tuple[str, int]] = []
 
         def process(context: Any, record: ms.Record[Any, Any]) -> None:
@@ -242,7 +244,7 @@ class TestAcknowledge:
         host.step()
         assert len(seen) == 6
 
-    def test_the_result_of_a_call_comes_after_the_records_that_are_given_again(self) -> None:
+    def test_redelivered_records_precede_the_result_of_a_call(self) -> None:
         seen: list[str] = []
         builder = ms.StreamsBuilder()
         called = builder.stream("in").map_values_async(upper)
@@ -256,20 +258,20 @@ class TestAcknowledge:
         assert seen == ["A", "A", "B"]
 
     def test_finished_records_are_counted_once(self) -> None:
-        host = Host(acknowledging(only_now))
+        host = Host(acknowledging(acknowledge_now))
         settled = [host.run("in", ("k", v, 1)).calls["worker"].settled for v in ("now", "later", "now")]
         assert settled == [1, 0, 1]
 
-    def test_a_record_without_an_offset_holds_nothing_back(self) -> None:
+    def test_a_record_without_an_offset_does_not_delay_the_commit(self) -> None:
         seen: list[str] = []
 
         class Ticking(ms.Processor[Any, Any, Any, Any]):
             def init(self, context: Any) -> None:
                 super().init(context)
                 for value in ("tick", "fails"):
-                    context.schedule(10, ms.wall_clock, lambda now_ms, v=value: self.tell(v))
+                    context.schedule(10, ms.wall_clock, lambda now_ms, v=value: self.forward_value(v))
 
-            def tell(self, value: str) -> None:
+            def forward_value(self, value: str) -> None:
                 self.context.forward(ms.Record("k", value, 1))
 
             def process(self, record: ms.Record[Any, Any]) -> None: ...
@@ -288,7 +290,7 @@ class TestAcknowledge:
         assert (seen, outcome.committable) == (["tick", "fails"], {IN: 1})
         assert list(host.store("worker-unfinished").all()) == []
 
-    def test_nothing_is_acknowledged_twice_or_by_others(self) -> None:
+    def test_acknowledging_twice_or_without_the_option_is_rejected(self) -> None:
         def twice(context: Any, record: ms.Record[Any, Any]) -> None:
             context.acknowledge(context.record_metadata)
             context.acknowledge(context.record_metadata)
@@ -305,7 +307,7 @@ class TestAcknowledge:
         with Driver(builder.build()) as driver, pytest.raises(ProcessingError, match="acknowledges=True"):
             driver.pipe("in", "k", "v")
 
-    def test_a_record_that_fails_is_finished_if_it_is_left_out(self) -> None:
+    def test_a_failed_record_is_finished_when_the_policy_skips_it(self) -> None:
         def fails(context: Any, record: ms.Record[Any, Any]) -> None:
             raise ValueError("no")
 
@@ -314,7 +316,7 @@ class TestAcknowledge:
             driver.pipe("in", "k", "v")
             assert driver.committed_offset("in") == 1
 
-    def test_the_task_is_woken_while_something_is_not_acknowledged(self) -> None:
+    def test_the_task_wakes_periodically_while_records_are_unacknowledged(self) -> None:
         class Ticking(ms.Processor[Any, Any, Any, Any]):
             def init(self, context: Any) -> None:
                 super().init(context)
@@ -324,89 +326,89 @@ class TestAcknowledge:
 
             def process(self, record: ms.Record[Any, Any]) -> None: ...
 
-        host = Host(acknowledging(only_now))
+        host = Host(acknowledging(acknowledge_now))
         assert host.run("in", ("k", "now", 1)).attempts_due_ms is None
         assert host.run("in", ("k", "later", 1)).attempts_due_ms == host.now_ms + 1_000
         topology = ms.Topology().add_source("source", "in")
         ticking = Host(topology.add_processor("worker", Ticking, "source", acknowledges=True))
         assert ticking.run("in", ("k", "v", 1)).attempts_due_ms == host.now_ms + 300
 
-    def test_only_so_many_are_taken_in(self) -> None:
-        host = Host(acknowledging(only_now, max_unacknowledged=2))
+    def test_intake_stops_at_the_limit_of_unacknowledged_records(self) -> None:
+        host = Host(acknowledging(acknowledge_now, max_unacknowledged=2))
         rooms = [host.run("in", ("k", v, 1)).calls["worker"].room for v in ("a", "now", "b", "c")]
         assert rooms == [1, 1, 0, 0]
         with pytest.raises(TopologyError, match="set at least 1"):
-            acknowledging(only_now, max_unacknowledged=0)
+            acknowledging(acknowledge_now, max_unacknowledged=0)
         with pytest.raises(TopologyError, match="needs acknowledges=True"):
             ms.StreamsBuilder().stream("in").process(Quiet, max_unacknowledged=5)
 
-    def test_a_record_that_was_acknowledged_meanwhile_is_not_given_again(self) -> None:
-        ended: list[Any] = []
+    def test_a_record_that_is_acknowledged_during_redelivery_is_not_redelivered(self) -> None:
+        to_acknowledge: list[Any] = []
         seen: list[str] = []
 
         def process(context: Any, record: ms.Record[Any, Any]) -> None:
             seen.append(record.value)
-            for metadata in ended:
+            for metadata in to_acknowledge:
                 context.acknowledge(metadata)
-            ended.clear()
+            to_acknowledge.clear()
 
         host = Host(acknowledging(process))
         host.run("in", ("k", "a", 1), ("k", "b", 1))
-        ended += [ms.RecordMetadata("in", 0, offset) for offset in (0, 1)]
+        to_acknowledge += [ms.RecordMetadata("in", 0, offset) for offset in (0, 1)]
         host.restart()
         assert (host.step().committable, seen) == ({IN: 2}, ["a", "b", "a"])
         assert list(host.store("worker-unfinished").all()) == []
 
 
-class Pool(ms.Processor[Any, Any, Any, Any]):
-    """Acknowledges the records of a list; acknowledges the current record or fails if its value says so."""
+class Acknowledger(ms.Processor[Any, Any, Any, Any]):
+    """Acknowledges the records in a list. The value of a record may also request its acknowledgement or a failure."""
 
-    ended: ClassVar[list[Any]] = []
+    to_acknowledge: ClassVar[list[Any]] = []
 
     def process(self, record: ms.Record[Any, Any]) -> None:
         metadata = self.context.record_metadata
         assert metadata is not None
-        for each in self.ended:
+        for each in self.to_acknowledge:
             self.context.acknowledge(each)
-        self.ended.clear()
+        self.to_acknowledge.clear()
         if "now" in record.value:
             self.context.acknowledge(metadata)
         if "fails" in record.value:
             raise ValueError("no")
 
 
-class TestSiblings:
-    """Records that one record became in front of a processor that acknowledges."""
+class TestSiblingRecords:
+    """Records that were derived from one record in front of a processor that acknowledges records."""
 
     def host(self) -> Host:
-        Pool.ended.clear()
+        Acknowledger.to_acknowledge.clear()
         builder = ms.StreamsBuilder()
         parts = builder.stream("in").flat_map_values(lambda text: text.split(","))
-        parts.process(Pool, acknowledges=True, name="worker")
+        parts.process(Acknowledger, acknowledges=True, name="worker")
         return Host(builder.build(), policies=ms.ErrorPolicies(process="skip"))
 
-    def kept(self, host: Host) -> list[str]:
+    def unfinished(self, host: Host) -> list[str]:
         return [row[2] for _, rows in host.store("worker-unfinished").all() for _, row in rows]
 
     @pytest.mark.parametrize("text", ["slow,now", "slow,now,now", "now,slow", "slow,fails", "slow,now fails"])
-    def test_are_finished_when_each_was_acknowledged(self, text: str) -> None:
+    def test_are_finished_when_all_are_acknowledged(self, text: str) -> None:
         host = self.host()
         assert host.run("in", ("k", text, 1)).committable == {IN: 0}
-        assert "slow" in self.kept(host)
-        Pool.ended.append(ms.RecordMetadata("in", 0, 0))
+        assert "slow" in self.unfinished(host)
+        Acknowledger.to_acknowledge.append(ms.RecordMetadata("in", 0, 0))
         assert host.run("in", ("k", "now", 1)).committable == {IN: 2}
-        assert self.kept(host) == []
+        assert self.unfinished(host) == []
 
-    def test_are_given_again_together(self) -> None:
+    def test_are_redelivered_together(self) -> None:
         host = self.host()
         host.run("in", ("k", "slow,now", 1))
         host.restart()
         assert host.step().committable == {IN: 0}
-        assert self.kept(host) == ["slow", "now"]
-        Pool.ended.append(ms.RecordMetadata("in", 0, 0))
+        assert self.unfinished(host) == ["slow", "now"]
+        Acknowledger.to_acknowledge.append(ms.RecordMetadata("in", 0, 0))
         assert host.run("in", ("k", "now", 1)).committable == {IN: 2}
 
-    def test_that_fail_when_given_again_leave_none_unfinished_if_each_other_was_acknowledged(self) -> None:
+    def test_are_finished_when_one_is_acknowledged_and_the_other_fails_on_redelivery(self) -> None:
         seen: list[str] = []
 
         def process(context: Any, record: ms.Record[Any, Any]) -> None:
@@ -423,9 +425,9 @@ class TestSiblings:
         host.run("in", ("k", "a,b", 1))
         host.restart()
         assert (host.step().committable, seen) == ({IN: 1}, ["a", "b", "a", "b"])
-        assert self.kept(host) == []
+        assert self.unfinished(host) == []
 
-    def test_that_fail_leave_the_others_unfinished(self) -> None:
+    def test_stay_unfinished_when_another_sibling_fails(self) -> None:
         host = self.host()
         host.run("in", ("k", "slow,fails,slower", 1))
-        assert self.kept(host) == ["slow", "slower"]
+        assert self.unfinished(host) == ["slow", "slower"]

@@ -1,4 +1,4 @@
-"""The stores of a key-local processor have the entries of its task's key range only."""
+"""The stores of a key-local processor contain only entries of its task's key range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.testing import TopologyTestDriver
 from unit.helpers import processing
 
 
-def storing(process: Any) -> ms.Topology:
+def key_local_topology(process: Any) -> ms.Topology:
     builder = ms.StreamsBuilder()
     builder.add_state_store(ms.stores.key_value("kept", ms.serdes.string, ms.serdes.string))
     words = builder.stream("words")
@@ -28,21 +28,21 @@ def put_all(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any])
     context.forward(record.with_value(" ".join(key for key, _ in store.all())))
 
 
-def test_many_entries_are_put_if_all_are_in_the_range() -> None:
-    with TopologyTestDriver(storing(put_all), parallelism=4) as driver:
+def test_put_all_accepts_keys_of_the_own_key_range() -> None:
+    with TopologyTestDriver(key_local_topology(put_all), parallelism=4) as driver:
         driver.pipe("words", "to", "to to")
         assert [record.value for record in driver.read("out")] == ["to"]
 
 
-def test_many_entries_with_one_of_another_range_are_refused() -> None:
+def test_put_all_refuses_a_key_of_another_key_range() -> None:
     with (
-        TopologyTestDriver(storing(put_all), parallelism=4) as driver,
+        TopologyTestDriver(key_local_topology(put_all), parallelism=4) as driver,
         pytest.raises(ProcessingError, match=r"'keep' promises key_local=True, but uses key 'be'"),
     ):
         driver.pipe("words", "to", "to be")
 
 
-def test_windows_are_keys_of_a_key_value_store() -> None:
+def test_windowed_keys_may_be_keys_of_a_key_value_store() -> None:
     windowed = ms.serdes.time_windowed(ms.serdes.string, 10)
 
     def keep(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
@@ -61,13 +61,13 @@ def test_windows_are_keys_of_a_key_value_store() -> None:
         assert [record.value for record in driver.read("out")] == ["1"]
 
 
-def test_sessions_of_another_range_are_not_iterated_backwards() -> None:
-    def look(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
+def test_a_reverse_search_for_sessions_of_another_key_range_is_refused() -> None:
+    def find_sessions(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
         list(context.state_store("kept").reverse_find_sessions(record.value, 0, 1))
 
     builder = ms.StreamsBuilder()
     builder.add_state_store(ms.stores.session("kept", ms.serdes.string, ms.serdes.string, retention=1_000))
-    builder.stream("words").process(processing(look), stores=["kept"], key_local=True, name="look")
+    builder.stream("words").process(processing(find_sessions), stores=["kept"], key_local=True, name="look")
     with (
         TopologyTestDriver(builder.build(), parallelism=4) as driver,
         pytest.raises(ProcessingError, match="uses key 'be'"),
@@ -75,7 +75,7 @@ def test_sessions_of_another_range_are_not_iterated_backwards() -> None:
         driver.pipe("words", "to", "be")
 
 
-def test_each_key_is_checked_though_the_last_one_was_in_the_range() -> None:
+def test_each_key_is_checked_even_after_a_key_in_the_range() -> None:
     def use(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
         store = context.state_store("kept")
         store.put(record.key, record.value)
@@ -83,7 +83,7 @@ def test_each_key_is_checked_though_the_last_one_was_in_the_range() -> None:
         store.get(record.value)
 
     with (
-        TopologyTestDriver(storing(use), parallelism=4) as driver,
+        TopologyTestDriver(key_local_topology(use), parallelism=4) as driver,
         pytest.raises(ProcessingError, match="uses key 'be'"),
     ):
         driver.pipe("words", "to", "be")

@@ -1,4 +1,4 @@
-"""The life of processors: made, init, process, close."""
+"""The life cycle of processors: creation, init, process and close."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tracing(events: Events, name: str, *, fails_in: str | None = None) -> Callab
 
 
 def chain(events: Events, **fails_in: str) -> ms.Topology:
-    """a -> b -> c, added so that the order of adding is not that of the alphabet."""
+    """Build b -> a -> c, which is not the alphabetical order."""
     topology, parent = ms.Topology().add_source("in", "in"), "in"
     for name in ("b", "a", "c"):
         topology.add_processor(name, tracing(events, name, fails_in=fails_in.get(name)), parent)
@@ -46,7 +46,7 @@ def chain(events: Events, **fails_in: str) -> ms.Topology:
     return topology
 
 
-def test_init_and_close_go_by_the_order_of_the_topology() -> None:
+def test_init_and_close_follow_the_order_of_the_topology() -> None:
     events: Events = []
     host = Host(chain(events))
     host.run("in", (None, "x", 0))
@@ -58,23 +58,23 @@ def test_init_and_close_go_by_the_order_of_the_topology() -> None:
     ]  # fmt: skip
 
 
-def test_every_task_has_processors_of_its_own() -> None:
-    made: list[Any] = []
+def test_every_task_creates_its_own_processors() -> None:
+    created: list[Any] = []
 
     def supplier() -> ms.Processor:
-        made.append(tracing([], "p")())
-        return made[-1]
+        created.append(tracing([], "p")())
+        return created[-1]
 
     topology = ms.Topology().add_source("in", "in").add_processor("p", supplier, "in")
-    made.clear()  # the topology called the supplier twice to check that it returns two processors
+    created.clear()  # the topology called the supplier twice to check that it returns two processors
     host = Host(topology)
     host.restart()
-    assert len(made) == 2
-    assert made[0] is not made[1]
+    assert len(created) == 2
+    assert created[0] is not created[1]
 
 
 @pytest.mark.parametrize("failing", [("a",), ("b", "c"), ("b", "a", "c")])
-def test_close_is_called_for_all_although_some_fail(failing: tuple[str, ...]) -> None:
+def test_close_is_called_for_all_processors_even_if_some_fail(failing: tuple[str, ...]) -> None:
     events: Events = []
     host = Host(chain(events, **dict.fromkeys(failing, "close")))
     events.clear()
@@ -86,7 +86,7 @@ def test_close_is_called_for_all_although_some_fail(failing: tuple[str, ...]) ->
     assert events == ["b.close", "a.close", "c.close"]
 
 
-def test_close_can_follow_a_step_that_failed() -> None:
+def test_close_can_be_called_after_a_failed_step() -> None:
     events: Events = []
     host = Host(chain(events, a="process"))
     with pytest.raises(ProcessingError):
@@ -95,7 +95,7 @@ def test_close_can_follow_a_step_that_failed() -> None:
     assert events[-3:] == ["b.close", "a.close", "c.close"]
 
 
-def test_an_init_that_fails_names_the_processor_and_the_task() -> None:
+def test_the_error_of_a_failing_init_names_the_processor_and_the_task() -> None:
     events: Events = []
     with pytest.raises(
         ProcessingError,
@@ -109,7 +109,7 @@ def test_an_init_that_fails_names_the_processor_and_the_task() -> None:
 @pytest.mark.parametrize(
     ("product", "missing"), [(None, "init, process, close"), (object(), "init, process, close")]
 )
-def test_a_supplier_must_give_a_processor(product: object, missing: str) -> None:
+def test_a_supplier_must_return_a_processor(product: object, missing: str) -> None:
     topology = ms.Topology().add_source("in", "in").add_processor("odd", lambda: product, "in")
     with pytest.raises(
         TopologyError,
@@ -118,7 +118,7 @@ def test_a_supplier_must_give_a_processor(product: object, missing: str) -> None
         Host(topology)
 
 
-def test_any_class_with_the_three_methods_will_do() -> None:
+def test_any_class_with_the_three_methods_is_a_processor() -> None:
     class Plain:
         def init(self, context: ms.ProcessorContext) -> None:
             self.seen: list[ms.Record] = []
@@ -134,7 +134,7 @@ def test_any_class_with_the_three_methods_will_do() -> None:
     host.task.close()
 
 
-def test_a_processor_without_process_says_so() -> None:
+def test_a_processor_without_process_is_refused() -> None:
     class Unfinished(ms.Processor):
         pass
 

@@ -1,4 +1,4 @@
-"""When closed windows are checked for: at once, by the wall clock, or as late as in Kafka Streams."""
+"""When a task checks for closed windows: at once, by the wall clock, or as late as Kafka Streams does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def counting(kind: str, emit: ms.EmitStrategy) -> ms.Topology:
     return builder.build()
 
 
-def given_out(driver: TopologyTestDriver) -> list[tuple[str, int, int, int]]:
+def emitted(driver: TopologyTestDriver) -> list[tuple[str, int, int, int]]:
     return [(*record.key, record.value) for record in driver.read("out")]
 
 
@@ -39,27 +39,29 @@ def test_a_check_waits_for_its_interval_of_wall_clock() -> None:
     with TopologyTestDriver(counting("tumbling", ms.EmitStrategy.on_window_close(every=1000))) as driver:
         for timestamp in (0, 1500, 2500):
             driver.pipe("in", "a", "x", timestamp)
-        assert given_out(driver) == []
+        assert emitted(driver) == []
         driver.advance_wall_clock(1000)
-        assert given_out(driver) == []
+        assert emitted(driver) == []
         driver.pipe("in", "a", "x", 2000)
-        assert given_out(driver) == [("a", 0, 1000, 1), ("a", 1000, 2000, 1)]
+        assert emitted(driver) == [("a", 0, 1000, 1), ("a", 1000, 2000, 1)]
 
 
 @pytest.mark.parametrize("expired", ["given", "lost"])
-def test_early_and_late_records_of_sliding_windows_do_not_check(expired: Literal["given", "lost"]) -> None:
-    """Kafka Streams 4.3 gave these results."""
+def test_early_and_late_records_of_sliding_windows_do_not_trigger_a_check(
+    expired: Literal["given", "lost"],
+) -> None:
+    """Kafka Streams 4.3 emits these results."""
     emit = ms.EmitStrategy.on_window_close(every=1000, expired=expired)
     with TopologyTestDriver(counting("sliding", emit)) as driver:
         for timestamp, expected in [(299, []), (1_000, [("a", 0, 300, 1)])]:
             driver.pipe("in", "a", "x", timestamp)
-            assert given_out(driver) == expected
+            assert emitted(driver) == expected
         driver.pipe("in", "a", "x", 2_000)
         driver.advance_wall_clock(1000)
         driver.pipe("in", "a", "x", 1_199)
-        assert given_out(driver) == []
+        assert emitted(driver) == []
         driver.pipe("in", "a", "x", 1_200)
-        assert given_out(driver) == [("a", 700, 1000, 1)]
+        assert emitted(driver) == [("a", 700, 1000, 1)]
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
@@ -71,7 +73,7 @@ def test_a_check_does_not_wait_for_a_clock_that_has_moved_back(kind: str) -> Non
     assert len(sent(host.step(1000))) >= 1
 
 
-def test_a_join_does_not_wait_for_a_clock_that_has_moved_back_either() -> None:
+def test_a_join_does_not_wait_for_a_clock_that_has_moved_back() -> None:
     builder = ms.StreamsBuilder()
     windows = ms.JoinWindows(before=10, after=10, grace=0, unmatched_interval=1000)
     left, right = builder.stream("in"), builder.stream("other")
@@ -88,9 +90,9 @@ def test_a_check_is_not_postponed_when_windows_are_about_to_be_dropped(kind: str
     with TopologyTestDriver(counting(kind, ms.EmitStrategy.on_window_close(every=10**9))) as driver:
         for timestamp in (1_000, 3_000):
             driver.pipe("in", "a", "x", timestamp)
-        assert given_out(driver) == []
+        assert emitted(driver) == []
         driver.pipe("in", "a", "x", 1_000_000)
-        assert {window[1:3] for window in given_out(driver)} >= {
+        assert {window[1:3] for window in emitted(driver)} >= {
             "tumbling": {(1000, 2000), (3000, 4000)},
             "hopping": {(800, 1800), (2800, 3800)},
             "sliding": {(700, 1000), (2700, 3000)},
@@ -104,23 +106,23 @@ def test_an_idle_input_closes_windows_whose_check_was_postponed(kind: str) -> No
     with TopologyTestDriver(counting(kind, emit)) as driver:
         for timestamp in (1_000, 9_000):
             driver.pipe("in", "a", "x", timestamp)
-        assert given_out(driver) == []
+        assert emitted(driver) == []
         driver.advance_wall_clock(20_000)
-        assert sorted({window[3] for window in given_out(driver)}) == [1]
+        assert sorted({window[3] for window in emitted(driver)}) == [1]
         driver.advance_wall_clock(20_000)
-        assert given_out(driver) == []
+        assert emitted(driver) == []
 
 
-def test_windows_that_their_store_hides_are_given_by_default_and_lost_if_asked() -> None:
+def test_expired_windows_are_emitted_by_default_and_lost_on_request() -> None:
     records = [("a", 0), ("b", 1_200), ("a", 50_000)]
-    found = {}
+    results = {}
     for emit in (ms.on_window_close, ms.EmitStrategy.on_window_close(expired="lost")):
         with TopologyTestDriver(counting("tumbling", emit)) as driver:
             for key, timestamp in records:
                 driver.pipe("in", key, "x", timestamp)
-            found[emit.loses] = given_out(driver)
-    assert found[False] == [("a", 0, 1000, 1), ("b", 1000, 2000, 1)]
-    assert found[True] == []
+            results[emit.loses] = emitted(driver)
+    assert results[False] == [("a", 0, 1000, 1), ("b", 1000, 2000, 1)]
+    assert results[True] == []
 
 
 @pytest.mark.parametrize(
@@ -134,10 +136,10 @@ def test_windows_that_their_store_hides_are_given_by_default_and_lost_if_asked()
         (250, 100, ["", "", "", "", "", "", ""]),
     ],
 )
-def test_what_is_lost_is_what_kafka_streams_loses_without_caches(
+def test_lost_windows_are_those_that_kafka_streams_loses_without_caches(
     step: int, retention: int, expected: list[str]
 ) -> None:
-    """Expected starts are those of windows that Kafka Streams 4.3 gave after the second and each later record."""
+    """The expected starts are those of the windows that Kafka Streams 4.3 emits after the second and each later record."""
     builder = ms.StreamsBuilder()
     emit = ms.EmitStrategy.on_window_close(expired="lost")
     windowed = builder.stream("in").group_by_key().windowed_by(ms.TumblingWindows(100, 0), emit=emit)
@@ -158,18 +160,18 @@ def test_what_is_lost_is_what_kafka_streams_loses_without_caches(
         (201, ["0-100", "", "", "", "", "", ""]),
     ],
 )
-def test_of_sliding_windows_the_same_is_lost(step: int, expected: list[str]) -> None:
-    """Kafka Streams 4.3 gave these windows of 100 ms, with a retention of 200 ms."""
+def test_lost_sliding_windows_are_those_that_kafka_streams_loses(step: int, expected: list[str]) -> None:
+    """Kafka Streams 4.3 emits these windows of 100 ms with a retention of 200 ms."""
     builder = ms.StreamsBuilder()
     emit = ms.EmitStrategy.on_window_close(expired="lost")
     windowed = builder.stream("in").group_by_key().windowed_by(ms.SlidingWindows(100, 0), emit=emit)
     windowed.count(store=ms.stores.options("w", retention=200)).to_stream().to("out")
-    found = []
+    results = []
     with TopologyTestDriver(builder.build()) as driver:
         for number in range(8):
             driver.pipe("in", "a", "x", number * step)
-            found.append(" ".join(f"{r.key.start}-{r.key.end}" for r in driver.read("out")))
-    assert found[1:] == expected
+            results.append(" ".join(f"{r.key.start}-{r.key.end}" for r in driver.read("out")))
+    assert results[1:] == expected
 
 
 SESSION = [("a", 1000, 1000, 1)]
@@ -184,14 +186,14 @@ SESSION = [("a", 1000, 1000, 1)]
         ("sessions", 60_000 + 400 + GRACE, []),
     ],
 )
-def test_sessions_are_lost_if_asked_when_their_slice_has_expired(
+def test_sessions_are_lost_on_request_when_their_slice_has_expired(
     kind: str, later: int, expected: list[tuple[str, int, int, int]]
 ) -> None:
-    """Kafka Streams 4.3 gave these results; a slice, its segment, is a minute long."""
+    """Kafka Streams 4.3 emits these results. A slice (a segment in Kafka Streams) is one minute long."""
     with TopologyTestDriver(counting(kind, ms.EmitStrategy.on_window_close(expired="lost"))) as driver:
         for timestamp in (1_000, later):
             driver.pipe("in", "a", "x", timestamp)
-        assert given_out(driver) == expected
+        assert emitted(driver) == expected
 
 
 steps = st.lists(
@@ -204,7 +206,9 @@ steps = st.lists(
 
 @pytest.mark.parametrize("kind", WINDOWS)
 @given(steps=steps)
-def test_looking_less_often_gives_the_same_only_later(kind: str, steps: list[tuple[str, int, bool]]) -> None:
+def test_less_frequent_checks_emit_the_same_results_later(
+    kind: str, steps: list[tuple[str, int, bool]]
+) -> None:
     immediate = replayed(kind, ms.on_window_close, steps)
     later = replayed(kind, ms.EmitStrategy.on_window_close(every=1000), steps)
     assert later == immediate[: len(later)]
@@ -218,7 +222,7 @@ def replayed(kind: str, emit: ms.EmitStrategy, steps: list[tuple[str, int, bool]
             driver.pipe("in", key, "x", time)
             if ticks:
                 driver.advance_wall_clock(400)
-        return given_out(driver)
+        return emitted(driver)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Records of a repartition topic are taken in the order of time over the tasks that wrote them."""
+"""Records of a repartition topic are merged by timestamp across the tasks that wrote them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def test_records_without_headers_keep_their_order() -> None:
     assert merged([30, 10, 20], None) == [0, 1, 2]
 
 
-def test_records_of_an_unknown_writer_are_one_lane() -> None:
+def test_records_without_a_writer_header_form_one_lane() -> None:
     lanes: list[Headers] = [(), (), ((WRITER_HEADER, b"0_1"),), (("own", b""),)]
     assert merged([30, 10, 20, 40], lanes) == [2, 0, 1, 3]
 
 
-def test_at_equal_times_writers_come_in_the_order_of_their_numbers() -> None:
+def test_records_with_equal_times_are_ordered_by_the_number_of_their_writer() -> None:
     lanes: list[Headers] = [((WRITER_HEADER, writer),) for writer in (b"0_10", b"0_2", b"0_10", b"0_2")]
     assert merged([5, 5, 5, 5], lanes) == [1, 3, 0, 2]

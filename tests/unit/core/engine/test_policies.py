@@ -26,7 +26,7 @@ BAD = (b"k\xff", "x", 7, HEADERS)
 
 
 def fails_in(stage: Stage) -> ms.Topology:
-    """Fail on the second record of three, in one stage: its key is no text, its value makes a function or a sink fail."""
+    """Fail on the second of three records in one stage: its key is not text, or its value makes a function or a sink fail."""
 
     def step(context: ms.ProcessorContext, record: ms.Record) -> None:
         bad = record.key == b"k\xff"
@@ -57,7 +57,7 @@ STAGES: list[tuple[Stage, type[MillstreamError], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
-def test_fail_stops_with_the_place_the_cause_and_the_way_out(
+def test_the_fail_policy_reports_the_position_the_cause_and_the_remedy(
     stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
 ) -> None:
     where = r"at topic 'in', partition 3, offset 1 \(key b'k\\xff', value b'x'\)"
@@ -68,7 +68,7 @@ def test_fail_stops_with_the_place_the_cause_and_the_way_out(
     assert caught.value.__cause__ is not None
 
 
-def test_an_error_in_a_library_names_the_line_of_the_user_that_called_it() -> None:
+def test_an_error_in_a_library_names_the_line_of_user_code_that_called_it() -> None:
     def step(context: ms.ProcessorContext, record: ms.Record) -> None:
         json.loads("{")
 
@@ -81,8 +81,8 @@ def number_of(value: str) -> int:
     return len(value)
 
 
-def test_an_error_at_a_call_names_the_function_that_was_called() -> None:
-    """No frame of the traceback is the user's: the function has returned what the operator cannot use, or was not called at all."""
+def test_an_error_outside_of_user_code_names_the_called_function() -> None:
+    """No frame of the traceback is in user code: the function returned an unusable result, or was not called at all."""
     builder = ms.StreamsBuilder()
     builder.stream("in").flat_map_values(number_of).to("out")  # type: ignore[arg-type, var-annotated]
     line = number_of.__code__.co_firstlineno
@@ -92,7 +92,7 @@ def test_an_error_at_a_call_names_the_function_that_was_called() -> None:
 
 
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
-def test_skip_leaves_the_record_out_counts_it_and_says_so(
+def test_the_skip_policy_drops_the_record_counts_it_and_adds_a_notice(
     stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
 ) -> None:
     host, outcome = run(stage, "skip")
@@ -109,7 +109,7 @@ def test_skip_leaves_the_record_out_counts_it_and_says_so(
 
 
 @pytest.mark.parametrize(("stage", "kind", "node", "cause", "advice"), STAGES)
-def test_dead_letter_keeps_the_original_record_and_says_why_in_headers(
+def test_a_dead_letter_contains_the_original_record_and_the_error_in_headers(
     stage: Stage, kind: type[MillstreamError], node: str, cause: str, advice: str
 ) -> None:
     _, outcome = run(stage, "dead_letter")
@@ -156,7 +156,7 @@ def test_a_dead_letter_reports_one_error_only(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
-def test_other_stages_still_fail(policy: Any) -> None:
+def test_a_policy_applies_only_to_its_own_stage(policy: Any) -> None:
     for stage, kind, *_ in STAGES:
         others = {other: policy for other, *_ in STAGES if other != stage}
         host = Host(fails_in(stage), policies=ms.ErrorPolicies(**others, dead_letter_topic="dead"))
@@ -172,13 +172,13 @@ def test_a_dead_letter_needs_a_topic() -> None:
         host.run("in", BAD)
 
 
-def test_notices_are_few_however_many_records_fail() -> None:
+def test_the_number_of_notices_is_limited() -> None:
     host = Host(fails_in("process"), policies=policies("process", "skip"))
     outcome = host.run("in", *[BAD] * 50)
     assert (outcome.metrics.dropped, len(outcome.notices)) == ({"process error": 50}, 5)
 
 
-def test_a_long_record_is_shown_shortened() -> None:
+def test_a_long_record_is_shortened_in_the_error() -> None:
     host = Host(fails_in("process"))
     with pytest.raises(ProcessingError, match=r"value b'x{40}'\.\.\. of 1000 bytes\)"):
         host.run("in", (b"k\xff", "x" * 1000, 0))
@@ -187,7 +187,7 @@ def test_a_long_record_is_shown_shortened() -> None:
 @pytest.mark.parametrize(
     ("size", "shown"), [(40, rf"b'{'x' * 40}'\)"), (41, r"b'x{40}'\.\.\. of 41 bytes\)")]
 )
-def test_forty_bytes_of_a_record_are_shown(size: int, shown: str) -> None:
+def test_at_most_forty_bytes_of_a_value_are_shown(size: int, shown: str) -> None:
     def step(context: ms.ProcessorContext, record: ms.Record) -> None:
         raise LookupError
 
@@ -222,7 +222,7 @@ class TestNesting:
             Host(self.failing_child()).run("in", (None, "x", 0))
         assert caught.value.message.count("failed in stage") == 1
 
-    def test_the_error_of_a_child_stops_although_its_parent_catches_it(self) -> None:
+    def test_the_error_of_a_child_stops_the_task_even_if_its_parent_catches_it(self) -> None:
         def step(context: ms.ProcessorContext, record: ms.Record) -> None:
             with suppress(Exception):
                 context.forward(record.with_value(5))
@@ -230,13 +230,13 @@ class TestNesting:
         with pytest.raises(ProductionError, match="the value does not fit its serde"):
             Host(processor_topology(processing(step))).run("in", ("k", "v", 1))
 
-    def test_a_child_that_is_skipped_does_not_stop_its_parent(self) -> None:
+    def test_a_skipped_error_of_a_child_does_not_stop_its_parent(self) -> None:
         host = Host(self.failing_child(), policies=policies("process", "skip"))
         outcome = host.run("in", (None, "x", 0))
         assert (values(outcome), outcome.metrics.dropped) == (["x", "sibling"], {"process error": 1})
 
     @pytest.mark.parametrize("kind", [ProcessingError, DeserializationError, ProductionError])
-    def test_an_error_of_this_package_raised_by_a_user_is_located_like_any_other(
+    def test_a_millstream_error_raised_by_user_code_is_located_like_any_other(
         self, kind: type[MillstreamError]
     ) -> None:
         def step(context: ms.ProcessorContext, record: ms.Record) -> None:
@@ -250,8 +250,8 @@ class TestNesting:
         assert outcome.metrics.dropped == {"process error": 1}
 
 
-class TestOperators:
-    """Every operator that calls a function of the user treats its errors the same way."""
+class TestErrorsInUserFunctions:
+    """All operators that call user functions handle the errors of these functions in the same way."""
 
     def boom(self, *args: Any) -> Any:
         raise LookupError("boom")
@@ -260,7 +260,7 @@ class TestOperators:
         "operator",
         ["filter", "filter_not", "map", "map_values", "flat_map", "flat_map_values", "select_key", "peek"],
     )
-    def test_of_streams(self, operator: str) -> None:
+    def test_stream_operators_skip_a_failing_record(self, operator: str) -> None:
         builder = ms.StreamsBuilder()
         getattr(builder.stream("in"), operator)(self.boom, name="mine").to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
@@ -269,13 +269,13 @@ class TestOperators:
         assert outcome.notices[0].startswith("mine failed in stage 'process' of task 0_0 at topic 'in'")
 
     @pytest.mark.parametrize("operator", ["map_values", "flat_map_values"])
-    def test_that_take_the_key_too(self, operator: str) -> None:
+    def test_operators_that_take_the_key_skip_a_failing_record(self, operator: str) -> None:
         builder = ms.StreamsBuilder()
         getattr(builder.stream("in"), operator)(self.boom, with_key=True, name="mine").to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
         assert host.run("in", ("k", "v", 0)).metrics.dropped == {"process error": 1}
 
-    def test_of_branches(self) -> None:
+    def test_branches_skip_a_failing_record(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").split().branch(self.boom).default()["0"].to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
@@ -283,20 +283,20 @@ class TestOperators:
         assert (values(outcome), outcome.metrics.dropped) == ([], {"process error": 1})
 
     @pytest.mark.parametrize("operator", ["filter", "filter_not", "map_values"])
-    def test_of_tables(self, operator: str) -> None:
+    def test_table_operators_skip_a_failing_record(self, operator: str) -> None:
         builder = ms.StreamsBuilder()
         getattr(builder.table("in"), operator)(self.boom, name="mine").to_stream().to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
         outcome = host.run("in", ("k", "v", 0))
         assert (values(outcome), outcome.metrics.dropped) == ([], {"process error": 1})
 
-    def test_of_grouped_tables(self) -> None:
+    def test_grouped_tables_skip_a_failing_record(self) -> None:
         builder = ms.StreamsBuilder()
         builder.table("in").group_by(self.boom).count(store="counts")
         host = Host(builder.build(), policies=policies("process", "skip"))
         assert host.run("in", ("k", "v", 0)).metrics.dropped == {"process error": 1}
 
-    def test_of_aggregations(self) -> None:
+    def test_aggregations_skip_a_failing_record(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().aggregate(str, self.boom, store="all").to_stream().to("out")
         host = Host(builder.build(), policies=policies("process", "skip"))
@@ -304,7 +304,7 @@ class TestOperators:
         assert (values(outcome), outcome.metrics.dropped, outcome.changes) == ([], {"process error": 1}, {})
 
     @pytest.mark.parametrize("own", [False, True])
-    def test_of_several_windows_fail_once(self, own: bool) -> None:
+    def test_a_record_in_several_windows_fails_once(self, own: bool) -> None:
         hopping: Any = ms.HoppingWindows(10, advance=2, grace=0)
 
         class Own(ms.Windows):
@@ -321,16 +321,16 @@ class TestOperators:
         assert sent(outcome, "dead") == [("k", "x", 99)]
         assert outcome.metrics.dropped == {"process error": 1}
 
-    def test_of_topic_choosers_and_partitioners(self) -> None:
-        for more in ({"topic": self.boom}, {"topic": "out", "partitioner": self.boom}):
+    def test_topic_functions_and_partitioners_skip_a_failing_record(self) -> None:
+        for sink_options in ({"topic": self.boom}, {"topic": "out", "partitioner": self.boom}):
             builder = ms.StreamsBuilder()
-            builder.stream("in").to(**more, name="mine")  # type: ignore[arg-type]
+            builder.stream("in").to(**sink_options, name="mine")  # type: ignore[arg-type]
             host = Host(builder.build(), policies=policies("produce", "skip"))
             outcome = host.run("in", ("k", "v", 0))
             assert (outcome.sends, outcome.metrics.dropped) == ((), {"produce error": 1})
 
 
-class TestPunctuators:
+class TestFailingPunctuators:
     def ticking(self) -> ms.Topology:
         def tick(now_ms: int) -> None:
             raise LookupError("late")
@@ -341,14 +341,14 @@ class TestPunctuators:
             )
         )
 
-    def test_that_fail_are_located_by_node(self) -> None:
+    def test_are_located_by_node(self) -> None:
         with pytest.raises(
             ProcessingError,
             match=r"^worker failed in stage 'process' of task 0_0 in a punctuator: LookupError",
         ):
             Host(self.ticking()).step(now_ms=5)
 
-    def test_that_are_skipped_go_on(self) -> None:
+    def test_are_called_again_when_the_policy_skips_the_error(self) -> None:
         host = Host(self.ticking(), policies=policies("process", "skip"))
         assert [host.step(now_ms=now).metrics.dropped for now in (5, 7, 10)] == [
             {"process error": 1},
@@ -356,31 +356,31 @@ class TestPunctuators:
             {"process error": 1},
         ]
 
-    def test_leave_a_dead_letter_without_a_record(self) -> None:
+    def test_send_a_dead_letter_without_a_record(self) -> None:
         host = Host(self.ticking(), policies=policies("process", "dead_letter"))
         ((_, letter),) = host.step(now_ms=5).sends
         assert (letter.keys, letter.values) == ([None], [None])
         assert dict(letter.headers[0])["millstream.error.offset"] == b"-1"  # type: ignore[index]
 
 
-class TestDroppedOnPurpose:
-    def test_null_keys_and_values_of_aggregations(self) -> None:
+class TestRecordsDroppedByDesign:
+    def test_aggregations_drop_null_keys_and_values(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().count(store="counts")
         outcome = Host(builder.build()).run("in", (None, "x", 0), ("a", None, 0), ("a", "x", 0))
         assert outcome.metrics.dropped == {"null key or value in an aggregation": 2}
 
-    def test_null_keys_of_tables(self) -> None:
+    def test_tables_drop_null_keys(self) -> None:
         builder = ms.StreamsBuilder()
         builder.table("in")
         outcome = Host(builder.build()).run("in", (None, "x", 0), ("a", None, 0))
         assert outcome.metrics.dropped == {"null key in a table": 1}
 
 
-class TestStoresThatDoNotFit:
+class TestObjectsThatDoNotFitTheirStore:
     """Values that stay in memory are serialised at the end of the step, when the record is no longer known."""
 
-    def test_the_store_is_named(self) -> None:
+    def test_the_error_names_the_store(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").group_by_key().aggregate(
             int, lambda k, v, a: "five", value=ms.serdes.int64, store="sums"
@@ -390,13 +390,13 @@ class TestStoresThatDoNotFit:
         ):
             Host(builder.build()).run("in", ("a", "x", 0))
 
-    def test_a_plain_value_in_a_timestamped_store_is_explained(self) -> None:
+    def test_the_error_for_a_plain_value_in_a_timestamped_store_names_the_store(self) -> None:
         stamped = ms.stores.key_value("stamped", ms.serdes.string, ms.serdes.int64, timestamped=True)
         supplier = processing(lambda context, record: context.state_store("stamped").put(record.key, 5))
         with pytest.raises(MillstreamError, match="store 'stamped'"):
             Host(processor_topology(supplier, stores=[stamped])).run("in", ("a", "x", 0))
 
-    def test_a_key_that_does_not_fit_fails_with_its_record(self) -> None:
+    def test_a_key_that_does_not_fit_fails_its_record(self) -> None:
         plain = ms.stores.key_value("plain", ms.serdes.int64, ms.serdes.int64)
         supplier = processing(lambda context, record: context.state_store("plain").put("no number", 5))
         with pytest.raises(
@@ -405,21 +405,21 @@ class TestStoresThatDoNotFit:
             Host(processor_topology(supplier, stores=[plain])).run("in", ("a", "x", 0))
 
 
-def test_a_sink_of_one_topic_sends_nothing_of_a_record_that_fails() -> None:
+def test_a_sink_sends_a_record_with_its_own_serdes() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in", value=ms.serdes.bytes).to("out", key=ms.serdes.string, value=ms.serdes.bytes)
     host = Host(builder.build())
     assert sent(host.run("in", ("a", "x", 0))) == [("a", "x", 0)]
 
 
-def test_a_node_the_engine_does_not_know_is_named() -> None:
+def test_an_unsupported_node_is_named_in_the_error() -> None:
     topology = ms.Topology().add_source("in", "in").add(Node("odd", ("in",)))
     with pytest.raises(TopologyError, match=r"the engine does not support nodes of type Node \('odd'\)"):
         Host(topology)
 
 
 class TestAValueThatDoesNotFitItsStore:
-    """It is refused when it is put, so it is the record's error."""
+    """The store refuses the value when it is put, so the error belongs to the record."""
 
     def by_processor(self) -> ms.Topology:
         store = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
@@ -433,15 +433,15 @@ class TestAValueThatDoesNotFitItsStore:
 
     def by_aggregate(self) -> ms.Topology:
         builder = ms.StreamsBuilder()
-        kept = builder.stream("in", key=ms.serdes.string, value=ms.serdes.string).group_by_key()
-        counts = kept.aggregate(
+        grouped_stream = builder.stream("in", key=ms.serdes.string, value=ms.serdes.string).group_by_key()
+        counts = grouped_stream.aggregate(
             lambda: 0, lambda k, v, old: v if v == "bad" else old + 1, value=ms.serdes.int64, store="counts"
         )
         counts.to_stream().map_values(str).to("out")
         return builder.build()
 
     @pytest.mark.parametrize("how", ["by_processor", "by_aggregate"])
-    def test_is_left_out_under_skip(self, how: str) -> None:
+    def test_is_dropped_under_the_skip_policy(self, how: str) -> None:
         host = Host(getattr(self, how)(), policies=ms.ErrorPolicies(process="skip"))
         outcome = host.run("in", ("k", "1", 0), ("k", "bad", 1), ("k", "2", 2))
         assert outcome.metrics.dropped == {"process error": 1}
@@ -449,7 +449,7 @@ class TestAValueThatDoesNotFitItsStore:
         assert "store 'counts': serdes.int64 takes an int of 64 bits, but got str 'bad'" in outcome.notices[0]
 
     @pytest.mark.parametrize("how", ["by_processor", "by_aggregate"])
-    def test_stops_with_its_position_under_fail(self, how: str) -> None:
+    def test_stops_the_task_with_its_position_under_the_fail_policy(self, how: str) -> None:
         host = Host(getattr(self, how)())
         with pytest.raises(ProcessingError, match=r"at topic 'in', partition 0, offset 1 .*store 'counts'"):
             host.run("in", ("k", "1", 0), ("k", "bad", 1))

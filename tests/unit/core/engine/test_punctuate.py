@@ -1,4 +1,4 @@
-"""Punctuation: the grid of due times, and schedules that outlive the task they were made in."""
+"""Punctuation: the grid of due times, and schedules that outlive the task that created them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows_at(*timestamps: int) -> list[tuple[None, str, int]]:
     return [(None, "", timestamp) for timestamp in timestamps]
 
 
-class TestStreamTime:
+class TestStreamTimePunctuation:
     @pytest.mark.parametrize(
         ("timestamps", "ticks"),
         [
@@ -52,7 +52,7 @@ class TestStreamTime:
             ([3, 10], ["tick 3", "tick 10"]),
             ([3, 47], ["tick 3", "tick 47"]),  # many grid points passed, one call
             ([3, 47, 49, 50], ["tick 3", "tick 47", "tick 50"]),  # and back on the grid
-            ([12, 5, 19, 20], ["tick 12", "tick 20"]),  # a late record moves nothing
+            ([12, 5, 19, 20], ["tick 12", "tick 20"]),  # a late record does not move the grid
         ],
     )
     def test_follows_a_grid_from_zero(self, timestamps: list[int], ticks: list[str]) -> None:
@@ -62,11 +62,11 @@ class TestStreamTime:
         host = Host(scheduled(ms.stream_time, start_time=25))
         assert values(host.run("in", *rows_at(0, 24, 25, 34, 35))) == ["tick 25", "tick 35"]
 
-    def test_takes_a_timedelta(self) -> None:
+    def test_accepts_a_timedelta(self) -> None:
         host = Host(scheduled(ms.stream_time, interval=timedelta(seconds=1)))
         assert values(host.run("in", *rows_at(1, 999, 1000))) == ["tick 1", "tick 1000"]
 
-    def test_comes_after_the_record_that_made_it_due(self) -> None:
+    def test_runs_after_the_record_that_made_it_due(self) -> None:
         class Both(Ticking):
             def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
@@ -84,13 +84,13 @@ class TestStreamTime:
             "tick 10",
         ]
 
-    def test_does_not_move_with_the_wall_clock(self) -> None:
+    def test_does_not_depend_on_the_wall_clock(self) -> None:
         host = Host(scheduled(ms.stream_time))
         assert values(host.step(now_ms=1_000_000)) == []
         assert host.step().wake_at_ms is None
 
     @pytest.mark.parametrize("batch", [1, 2, 6])
-    def test_does_not_depend_on_the_batch(self, batch: int) -> None:
+    def test_does_not_depend_on_batch_boundaries(self, batch: int) -> None:
         host, rows, ticks = Host(scheduled(ms.stream_time)), rows_at(4, 11, 12, 29, 30, 31), []
         for first in range(0, len(rows), batch):
             ticks.extend(values(host.run("in", *rows[first : first + batch])))
@@ -98,7 +98,7 @@ class TestStreamTime:
         assert ticks == ["tick 4", "tick 11", "tick 29", "tick 30"]
 
 
-class TestWallClock:
+class TestWallClockPunctuation:
     def test_begins_one_interval_from_now(self) -> None:
         host = Host(scheduled(ms.wall_clock), now_ms=1000)
         assert host.step(now_ms=1000).wake_at_ms == 1010
@@ -106,13 +106,13 @@ class TestWallClock:
         outcome = host.step(now_ms=1010)
         assert (values(outcome), outcome.wake_at_ms, outcome.metrics.punctuated) == (["tick 1010"], 1020, 1)
 
-    def test_passed_grid_points_are_one_call(self) -> None:
+    def test_runs_once_for_several_passed_grid_points(self) -> None:
         host = Host(scheduled(ms.wall_clock), now_ms=1000)
         assert values(host.step(now_ms=1047)) == ["tick 1047"]
         assert values(host.step(now_ms=1049)) == []
         assert values(host.step(now_ms=1050)) == ["tick 1050"]
 
-    def test_does_not_wait_for_a_clock_that_has_moved_back(self) -> None:
+    def test_is_rescheduled_when_the_clock_moves_back(self) -> None:
         host = Host(scheduled(ms.wall_clock), now_ms=1003)
         assert values(host.step(now_ms=1_000_013)) == ["tick 1000013"]
         host.restart()
@@ -125,7 +125,7 @@ class TestWallClock:
         assert values(host.step(now_ms=1010)) == ["tick 1010"]
         assert [values(host.step(now_ms=now)) for now in (1001, 1010, 1020)] == [[], [], ["tick 1020"]]
 
-    def test_of_older_snapshots_does_not_wait_either(self) -> None:
+    def test_restored_from_an_old_snapshot_is_rescheduled_when_the_clock_moves_back(self) -> None:
         host = Host(scheduled(ms.wall_clock), now_ms=1003)
         host.step(now_ms=1_000_013)
         host.restart(without_chosen)
@@ -146,7 +146,7 @@ class TestWallClock:
             ["tick 1015"],
         ]
 
-    def test_comes_after_the_records_of_the_step(self) -> None:
+    def test_runs_after_the_records_of_the_step(self) -> None:
         class Both(Ticking):
             def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
@@ -159,32 +159,32 @@ class TestWallClock:
         host.feed("in", [(None, "record", 5)])
         assert values(host.step(now_ms=10)) == ["record", "tick 10"]
 
-    def test_does_not_move_with_the_records(self) -> None:
+    def test_does_not_depend_on_record_timestamps(self) -> None:
         host = Host(scheduled(ms.wall_clock))
         assert values(host.run("in", *rows_at(5_000_000))) == []
 
 
-class TestManySchedules:
-    def test_are_called_by_due_time(self) -> None:
+class TestSeveralSchedules:
+    def test_are_called_in_the_order_of_their_due_times(self) -> None:
         class Several(Ticking):
             def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
                 for name, start in (("late", 7), ("early", 3), ("middle", 5)):
-                    context.schedule(100, ms.wall_clock, self.say(name), start_time=start)
+                    context.schedule(100, ms.wall_clock, self.callback_for(name), start_time=start)
 
-            def say(self, name: str) -> Any:
+            def callback_for(self, name: str) -> Any:
                 return lambda now: self.context.forward(ms.Record(None, name, 0))
 
         assert values(Host(processor_topology(Several)).step(now_ms=10)) == ["early", "middle", "late"]
 
-    def test_each_finds_its_own_due_time_again(self) -> None:
+    def test_keep_their_own_due_times_after_a_restart(self) -> None:
         class Several(Ticking):
             def init(self, context: ms.ProcessorContext) -> None:
                 super().init(context)
                 for interval in (10, 15):
-                    context.schedule(interval, ms.wall_clock, self.say(interval))
+                    context.schedule(interval, ms.wall_clock, self.callback_for(interval))
 
-            def say(self, interval: int) -> Any:
+            def callback_for(self, interval: int) -> Any:
                 return lambda now: self.context.forward(ms.Record(None, f"{interval} at {now}", 0))
 
         host, lines = Host(processor_topology(Several)), []
@@ -202,7 +202,7 @@ class TestManySchedules:
 
 
 class Switching(Ticking):
-    """Values of records decide what happens to a schedule that calls a method."""
+    """Starts, cancels or counts schedules of a method, as the values of records request."""
 
     def process(self, record: ms.Record) -> None:
         if record.value == "start":
@@ -216,7 +216,7 @@ class Switching(Ticking):
             self.context.forward(record.with_value(str(len(self.context.scheduled(self.tick)))))
 
 
-class TestSchedulesMadeLater:
+class TestSchedulesMadeOutsideInit:
     def test_outlive_the_task(self) -> None:
         host = Host(processor_topology(Switching))
         host.run("in", (None, "start", 0))
@@ -247,16 +247,16 @@ class TestSchedulesMadeLater:
             Host(processor_topology(supplier)).run("in", (None, "", 0))
 
     @pytest.mark.parametrize("batch", [1, 2, 5])
-    def test_of_stream_time_do_not_depend_on_the_batch(self, batch: int) -> None:
-        """Kafka Streams looks for due schedules after each record, those included that the record itself made."""
+    def test_of_stream_time_do_not_depend_on_batch_boundaries(self, batch: int) -> None:
+        """Kafka Streams checks for due schedules after each record, including schedules that the record itself created."""
         rows = [(None, "start stream", 3), *rows_at(4, 12, 20, 21)]
         host, ticks = Host(processor_topology(Switching)), []
         for first in range(0, len(rows), batch):
             ticks.extend(values(host.run("in", *rows[first : first + batch])))
         assert ticks == ["tick 3", "tick 12", "tick 20"]
 
-    def test_of_stream_time_made_by_a_punctuator_are_due_at_once(self) -> None:
-        """Kafka Streams' PunctuationQueue runs while its head is due, including schedules added meanwhile."""
+    def test_by_a_stream_time_punctuator_are_due_at_once(self) -> None:
+        """Kafka Streams' PunctuationQueue calls schedules while its head is due, including schedules that such a call adds."""
 
         class Chained(Ticking):
             def init(self, context: ms.ProcessorContext) -> None:
@@ -273,7 +273,7 @@ class TestSchedulesMadeLater:
             "tick 10",
         ]
 
-    def test_a_method_that_is_gone_is_forgotten(self) -> None:
+    def test_are_dropped_when_their_method_no_longer_exists(self) -> None:
         host = Host(processor_topology(Switching))
         host.run("in", (None, "start", 0))
         changed = Host(processor_topology(processing(lambda context, record: None)))
@@ -325,7 +325,7 @@ class TestImpossibleSchedules:
 
 
 class TestChangedPrograms:
-    def test_a_schedule_with_another_interval_starts_again(self) -> None:
+    def test_a_schedule_with_a_new_interval_starts_again(self) -> None:
         host = Host(scheduled(ms.wall_clock))
         host.step(now_ms=5)
         host.sub = Host(scheduled(ms.wall_clock, interval=20)).sub
@@ -333,12 +333,12 @@ class TestChangedPrograms:
         assert host.step(now_ms=5).wake_at_ms == 25
 
 
-def a_schedule(due_ms: int, *, cancelled: bool = False, ordinal: int | None = 0) -> Schedule:
+def make_schedule(due_ms: int, *, cancelled: bool = False, ordinal: int | None = 0) -> Schedule:
     return Schedule("n", ordinal, None, ms.wall_clock, 10, due_ms, lambda now: None, cancelled)
 
 
 def without_chosen(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot as earlier versions have stored it."""
+    """Return a snapshot as earlier versions stored it."""
     schedules = tuple({k: v for k, v in data.items() if k != "chosen"} for data in snapshot.schedules)
     return replace(snapshot, schedules=schedules)
 
@@ -352,15 +352,15 @@ def test_advance_goes_to_the_first_grid_point_after_now() -> None:
         (7, 107, 117),
         (7, 1006, 1007),
     ):
-        schedule = a_schedule(due)
+        schedule = make_schedule(due)
         schedule.advance(now)
         assert schedule.due_ms == expected
 
 
-def test_the_next_due_time_leaves_out_cancelled_schedules_and_the_other_kind() -> None:
+def test_the_next_due_time_ignores_cancelled_schedules_and_the_other_kind() -> None:
     punctuations = Punctuations()
     assert punctuations.next_due(ms.wall_clock) is None
-    for schedule in (a_schedule(5, cancelled=True), a_schedule(9), a_schedule(7)):
+    for schedule in (make_schedule(5, cancelled=True), make_schedule(9), make_schedule(7)):
         punctuations.add(schedule)
     assert punctuations.next_due(ms.wall_clock) == 7
     assert punctuations.next_due(ms.stream_time) is None
@@ -372,8 +372,8 @@ def test_the_next_due_time_leaves_out_cancelled_schedules_and_the_other_kind() -
 
 def test_only_schedules_of_init_are_remembered_when_cancelled() -> None:
     punctuations = Punctuations()
-    punctuations.add(a_schedule(1, cancelled=True, ordinal=0))
-    punctuations.add(a_schedule(2, cancelled=True, ordinal=None))
-    punctuations.add(a_schedule(3, ordinal=None))
+    punctuations.add(make_schedule(1, cancelled=True, ordinal=0))
+    punctuations.add(make_schedule(2, cancelled=True, ordinal=None))
+    punctuations.add(make_schedule(3, ordinal=None))
     assert [data["due_ms"] for data in punctuations.to_data()] == [1, 3]
     assert len(punctuations.schedules) == 2

@@ -1,4 +1,4 @@
-"""The choice between record queues. Queues are drawn after each step: `in-0: [3, 5]` holds two records, 3 is next."""
+"""The choice between record queues. Comments show the queues after each step: `in-0: [3, 5]` has two records, and 3 is next."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def draw(group: PartitionGroup) -> dict[str, list[int]]:
 
 
 class TestChoice:
-    def test_goes_to_the_smallest_head(self) -> None:
+    def test_goes_to_the_queue_with_the_smallest_head(self) -> None:
         group = filled(a=[3, 5], b=[2, 4, 6])
         # in-0: [3, 5]
         # in-1: [2, 4, 6]
@@ -75,7 +75,7 @@ class TestChoice:
         # in-1: []
         assert take(group) is None
 
-    def test_a_run_goes_on_until_it_passes_another_head(self) -> None:
+    def test_a_run_continues_until_it_passes_the_head_of_another_queue(self) -> None:
         group = filled(a=[1, 2, 3, 9], b=[4, 5], c=[6])
         # in-0: [1, 2, 3, 9]
         # in-1: [4, 5]
@@ -118,7 +118,7 @@ class TestChoice:
         # in-1: [5, 5]
         assert take(group) == (B, [5, 5])
 
-    def test_records_are_never_sorted_in_their_queue(self) -> None:
+    def test_records_of_one_queue_keep_their_order(self) -> None:
         group = filled(a=[9, 1, 2], b=[5])
         # in-0: [9, 1, 2]
         # in-1: [5]
@@ -156,7 +156,7 @@ class TestChoice:
         # in-0 x-0: [1, 3]
         assert [take(group) for _ in range(4)] == [(left, [1]), (right, [1]), (left, [3]), (right, [4])]
 
-    def test_ties_go_by_topic_before_number(self) -> None:
+    def test_ties_are_broken_by_topic_and_then_by_partition_number(self) -> None:
         group = PartitionGroup({})
         ids = [
             QueueId(TopicPartition("b", 0)),
@@ -170,13 +170,13 @@ class TestChoice:
         # a-10: [1]
         assert [take(group) for _ in range(3)] == [(ids[1], [1]), (ids[2], [1]), (ids[0], [1])]
 
-    def test_of_nothing_is_nothing(self) -> None:
+    def test_is_none_when_all_queues_are_empty(self) -> None:
         assert PartitionGroup({}).choose() is None
         assert filled(a=[]).choose() is None
 
 
 class TestQueue:
-    def test_partition_time_is_the_largest_timestamp_taken(self) -> None:
+    def test_partition_time_is_the_largest_timestamp_removed_so_far(self) -> None:
         queue = RecordQueue(A, partition_time=4)
         queue.append(chunk([3, 9, 5]), 3)
         assert (queue.partition_time, queue.newest_timestamp()) == (4, 9)
@@ -185,7 +185,7 @@ class TestQueue:
         queue.remove_before(3)
         assert queue.partition_time == queue.newest_timestamp() == 9
 
-    def test_taking_nothing_changes_nothing(self) -> None:
+    def test_removing_no_records_changes_nothing(self) -> None:
         queue = RecordQueue(A)
         queue.append(chunk([3]), 1)
         queue.remove_before(0)
@@ -195,7 +195,7 @@ class TestQueue:
         queue = RecordQueue(A)
         assert queue.committable() is None
         queue.append(chunk([1, 2], first_offset=7), 9)
-        queue.append(chunk([3], first_offset=9), 12)  # offsets 10 and 11 hold no record
+        queue.append(chunk([3], first_offset=9), 12)  # offsets 10 and 11 have no record
         # in-0: [1, 2 | 3]
         assert queue.committable() == 7
         queue.remove_before(1)
@@ -213,21 +213,21 @@ class TestQueue:
         queue.append(chunk([], first_offset=0), 5)
         assert (queue.committable(), len(queue.chunks)) == (5, 0)
 
-    def test_left_out_records_are_behind_the_commit_only_with_their_successor(self) -> None:
+    def test_the_committable_offset_passes_skipped_records_up_to_the_next_record(self) -> None:
         queue = RecordQueue(A)
-        queue.append(chunk([5, 6], first_offset=10, rows=[1, 3]), 15)  # offsets 10, 12 and 14 were left out
+        queue.append(chunk([5, 6], first_offset=10, rows=[1, 3]), 15)  # offsets 10, 12 and 14 were skipped
         assert queue.committable() == 11
         queue.remove_before(1)
         assert queue.committable() == 13
         queue.remove_before(2)
         assert queue.committable() == 15
 
-    def test_offsets_of_a_lane_mean_nothing(self) -> None:
+    def test_the_offsets_of_a_lane_are_not_committable(self) -> None:
         queue = RecordQueue(QueueId(A.partition, "x-0"))
         queue.append(chunk([1]), 1)
         assert queue.committable() is None
 
-    def test_of_what_is_merged_the_smallest_offset_that_is_left_is_committable(self) -> None:
+    def test_the_smallest_remaining_offset_of_merged_records_is_committable(self) -> None:
         queue = RecordQueue(QueueId(A.partition, MERGED))
         merged = chunk([1, 2, 3])
         merged.raw.offsets = [4, 9, 5]
@@ -236,7 +236,7 @@ class TestQueue:
             queue.remove_before(taken)
             assert queue.committable() == committable
 
-    def test_what_is_buffered_is_as_it_was_fed(self) -> None:
+    def test_buffered_records_are_returned_as_they_were_fed(self) -> None:
         queue = RecordQueue(A)
         queue.append(chunk([1, 2], first_offset=0), 2)
         queue.append(chunk([0, 0], first_offset=2, rows=[1, 2]), 6)
@@ -246,7 +246,7 @@ class TestQueue:
         assert (left.offsets, left.timestamps, left.values) == ([1, 3, 4], [2, 0, 0], [b"2", b"0", b"0"])
 
     @pytest.mark.parametrize("taken", [0, 1, 2, 3])
-    def test_the_group_counts_what_is_left(self, taken: int) -> None:
+    def test_the_group_counts_the_remaining_records(self, taken: int) -> None:
         group = filled(a=[1, 2], b=[3])
         for _ in range(taken):
             queue, _ = group.choose()  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Time in key ranges is that of the partition, whichever of its records the ranges have received."""
+"""Stream time in a key range is that of the whole partition, whichever of its records the range has received."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ROWS = st.lists(
 )
 
 
-class Watch(ms.Processor[str, str, str, Any]):
-    """Forwards stream time at each record, and at each punctuation of stream time that finds its last key."""
+class StreamTimeWatcher(ms.Processor[str, str, str, Any]):
+    """Forwards stream time for each record, and a record for each stored key at each stream-time punctuation."""
 
     def init(self, context: ms.ProcessorContext[str, Any]) -> None:
         self._context = context
@@ -40,7 +40,7 @@ def topology() -> ms.Topology:
     builder = ms.StreamsBuilder()
     builder.add_state_store(ms.stores.key_value("last", ms.serdes.string, ms.serdes.int64))
     words = builder.stream("words")
-    words.process(Watch, stores=["last"], key_local=True).to("watched")
+    words.process(StreamTimeWatcher, stores=["last"], key_local=True).to("watched")
     for name, windows in (
         ("tumbling", ms.TumblingWindows(10, grace=5)),
         ("hopping", ms.HoppingWindows(10, 4, grace=0)),
@@ -66,12 +66,12 @@ def outputs(rows: list[tuple[str | None, str | None, int]], commit_every: int, p
         for key, value, time in rows:
             driver.pipe("words", key, value, timestamp=time)
         driver.commit()
-        found: dict[Any, list[Any]] = defaultdict(list)
+        received: dict[Any, list[Any]] = defaultdict(list)
         for topic in TOPICS:
             for record in driver.read(topic):
                 key = record.key.key if isinstance(record.key, ms.Windowed) else record.key
-                found[topic, key].append((record.key, record.value, record.timestamp))
-        return dict(found), driver.dropped()
+                received[topic, key].append((record.key, record.value, record.timestamp))
+        return dict(received), driver.dropped()
 
 
 @given(ROWS, st.sampled_from([1, 3, 50]))
@@ -83,10 +83,8 @@ def test_each_key_gets_the_results_of_the_undivided_task(
 
 @pytest.mark.parametrize("parallelism", [1, 2, 17])
 @pytest.mark.parametrize("commit_every", [1, 2, 3])
-def test_an_update_that_waits_in_a_cache_is_part_of_the_row_that_it_makes_due(
-    parallelism: int, commit_every: int
-) -> None:
-    """The row of a key range was due before its newest update had left the cache, so it was forwarded twice."""
+def test_a_cached_update_is_part_of_the_row_that_it_makes_due(parallelism: int, commit_every: int) -> None:
+    """A regression: the row was due before its newest update had left the cache, so it was forwarded twice."""
     builder = ms.StreamsBuilder()
     windowed = builder.stream("words").group_by_key().windowed_by(ms.TumblingWindows(50, grace=20))
     delayed = windowed.count(store="counts").suppress(ms.Suppressed.until_time_limit(40))

@@ -1,4 +1,4 @@
-"""Results that are right only in combinations that the recordings of Kafka Streams do not contain."""
+"""Results in combinations that the recordings of Kafka Streams do not contain."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def suppressed(how: ms.Suppressed) -> ms.Topology:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_buffer_of_one_order_is_not_continued_in_another(reverse: bool) -> None:
+def test_a_suppression_buffer_cannot_be_continued_in_another_order(reverse: bool) -> None:
     kinds = [ms.Suppressed.until_window_closes(), ms.Suppressed.until_time_limit(1_000)]
     before, after = reversed(kinds) if reverse else kinds
     with (
@@ -72,7 +72,7 @@ def test_a_buffer_of_one_order_is_not_continued_in_another(reverse: bool) -> Non
         driver.edited(suppressed(after))
 
 
-def test_a_late_change_stays_late_for_what_follows_a_versioned_table_downstream() -> None:
+def test_a_late_change_stays_late_downstream_of_a_versioned_table() -> None:
     builder = ms.StreamsBuilder()
     history = 10_000
     table = builder.table("versions", store=ms.stores.options("versions", history_retention=history))
@@ -92,7 +92,7 @@ def test_a_late_change_stays_late_for_what_follows_a_versioned_table_downstream(
         assert pairs(driver, "groups") == [("new", 1)]
 
 
-def test_a_window_whose_slice_another_input_let_expire_begins_anew_with_each_record() -> None:
+def test_a_window_in_a_slice_that_another_input_expired_starts_anew_with_each_record() -> None:
     builder = ms.StreamsBuilder()
     first, second = (builder.stream(topic).group_by_key() for topic in ("first", "second"))
 
@@ -112,7 +112,7 @@ def test_a_window_whose_slice_another_input_let_expire_begins_anew_with_each_rec
 @pytest.mark.parametrize(
     ("key", "given"), [(JSON, [1, True, 1.0, None]), (ms.serdes.float64, [0.0, -0.0, 1.0, None])]
 )
-def test_no_group_is_left_behind_by_keys_that_are_equal_in_python(key: Any, given: list[Any]) -> None:
+def test_keys_that_are_equal_in_python_leave_no_stale_groups(key: Any, given: list[Any]) -> None:
     builder = ms.StreamsBuilder()
     table = builder.table("in", value=key)
     groups = table.group_by(lambda row, value: (value, row), key=key)
@@ -147,7 +147,7 @@ def test_a_schedule_that_init_cancels_stays_cancelled() -> None:
         assert values(driver, "out") == ["0", "10"]
 
 
-def test_a_full_buffer_is_no_error_of_a_processor_upstream() -> None:
+def test_a_full_buffer_is_not_skipped_as_an_error_of_an_upstream_processor() -> None:
     class Forwarding(ms.Processor[Any, Any, Any, Any]):
         def process(self, record: ms.Record[Any, Any]) -> None:
             self.context.forward(record)
@@ -165,7 +165,7 @@ def test_a_full_buffer_is_no_error_of_a_processor_upstream() -> None:
 
 
 @pytest.mark.parametrize("commit_every", [1, 3])
-def test_a_store_returns_what_it_will_have_stored(commit_every: int) -> None:
+def test_a_store_returns_values_as_it_will_store_them(commit_every: int) -> None:
     builder = ms.StreamsBuilder()
     sums = (
         builder.stream("in")
@@ -182,7 +182,7 @@ def test_a_store_returns_what_it_will_have_stored(commit_every: int) -> None:
         assert values(driver, "out") == ["9007199254740993", "9007199254740992.0", "9007199254740992.0"]
 
 
-def test_a_callable_that_cannot_be_hashed_supplies_a_processor() -> None:
+def test_an_unhashable_callable_can_supply_processors() -> None:
     @dataclass
     class Supplier:
         suffix: str

@@ -1,4 +1,4 @@
-"""The bytes of keys in stores: older checkpoints have them, so they stay."""
+"""The bytes of record keys in stores. They must not change, because older checkpoints contain them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ STORED = (
 """The key ``("a", 1)`` as it was stored when its class was in another module."""
 
 
-def test_a_key_is_stored_as_it_always_was() -> None:
+def test_the_stored_bytes_of_a_key_do_not_change() -> None:
     assert group_bytes(key_id(("a", 1), serdes.pickle)) == STORED
 
 
-def test_a_stored_key_is_the_same_key() -> None:
+def test_a_stored_key_equals_the_original_key() -> None:
     assert group_from(STORED) == key_id(("a", 1), serdes.pickle)
 
 
-def test_so_is_one_of_the_project_s_former_name() -> None:
+def test_a_key_stored_under_the_former_project_name_equals_the_original_key() -> None:
     former = STORED.replace(b"\x1dmillstream", b"\x1bpenstock").replace(b"\x95G", b"\x95E", 1)
     assert group_from(former) == key_id(("a", 1), serdes.pickle)
 

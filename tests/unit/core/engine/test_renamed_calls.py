@@ -46,30 +46,30 @@ def topology(supplier: Any, **calls: Any) -> ms.Topology:
 
 
 @pytest.mark.parametrize("policies", [None, SKIP])
-def test_a_callback_that_is_gone_is_named_and_nothing_is_lost(policies: Any) -> None:
+def test_a_missing_callback_is_named_in_the_error_and_no_record_is_lost(policies: Any) -> None:
     with Driver(topology(Before), policies=policies) as driver:
         driver.pipe("in", "a", "x")
         with pytest.raises(IncompatibleTopologyError) as raised:
             driver.edited(topology(After))
-        said = str(raised.value)
-        assert "'work' has a call in flight for the record at topic 'in', partition 0, offset 0" in said
-        assert "no longer has the method 'done' of the processor" in said
-        assert "restore the name, or drain before renaming" in said
+        message = str(raised.value)
+        assert "'work' has a call in flight for the record at topic 'in', partition 0, offset 0" in message
+        assert "no longer has the method 'done' of the processor" in message
+        assert "restore the name, or drain before renaming" in message
         driver.advance_wall_clock(1_000)
         assert [record.value for record in driver.read("out")] == ["X"]
 
 
 @pytest.mark.parametrize("policies", [None, SKIP])
-def test_a_function_that_is_gone_is_named(policies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_function_is_named_in_the_error(policies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Driver(topology(Before, on_failure="skip"), policies=policies) as driver:
         driver.pipe("in", "a", "x")
         snapshot = driver.snapshot()
     monkeypatch.delattr(sys.modules[__name__], "slow")
     with pytest.raises(IncompatibleTopologyError) as raised:
         Driver(topology(Before, on_failure="skip"), policies=policies, snapshot=snapshot)
-    said = str(raised.value)
-    assert f"no longer has the function 'slow' of module {__name__!r}" in said
-    assert "at topic 'in', partition 0, offset 0" in said
+    message = str(raised.value)
+    assert f"no longer has the function 'slow' of module {__name__!r}" in message
+    assert "at topic 'in', partition 0, offset 0" in message
     monkeypatch.undo()
     with Driver(topology(Before), snapshot=snapshot) as driver:
         driver.advance_wall_clock(1_000)
@@ -77,21 +77,21 @@ def test_a_function_that_is_gone_is_named(policies: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("function", [slow, len, Before.done, partial(slow, value="x")])
-def test_functions_are_found_again(function: Any) -> None:
+def test_the_function_of_a_request_survives_pickling(function: Any) -> None:
     row = pickle.loads(pickle.dumps(Request(function, (1,), "done").row()))
-    again = Request.from_row(row)
-    assert (again.args, again.then) == ((1,), "done")
+    restored = Request.from_row(row)
+    assert (restored.args, restored.then) == ((1,), "done")
     if isinstance(function, partial):
-        assert isinstance(again.function, partial)
-        assert again.function.func is slow
+        assert isinstance(restored.function, partial)
+        assert restored.function.func is slow
     else:
-        assert again.function == function
+        assert restored.function == function
 
 
-def test_rows_of_earlier_versions_contain_the_function_itself() -> None:
+def test_rows_of_earlier_versions_that_contain_the_function_are_read() -> None:
     assert Request.from_row((slow, (1,), "done")) == Request(slow, (1,), "done")
 
 
 @pytest.mark.parametrize("name", [("no_such_module", "slow"), (__name__, "no_such_function")])
-def test_a_name_that_nothing_has_is_kept(name: tuple[str, str]) -> None:
+def test_the_name_of_a_missing_function_is_kept(name: tuple[str, str]) -> None:
     assert Request.from_row((name, (), "done")).function == MissingFunction(*name)

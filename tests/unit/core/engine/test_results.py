@@ -1,6 +1,8 @@
-"""Results of functions that an operator cannot use fail the record, in both forms of an operator.
+"""Unusable results of functions fail the record, in both forms of an operator.
 
-What is no pair is refused although Python may unpack it; a coroutine or an answer of asynchronous operators, although it is true."""
+A result that is not a pair is refused even if Python can unpack it. A coroutine or an answer of asynchronous operators
+is refused even though it is truthy.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def run(define: Define, pair: Callable[[Any, Any], Any], **options: Any) -> list
 
 @pytest.mark.parametrize("define", OPERATORS.values(), ids=OPERATORS.keys())
 @pytest.mark.parametrize("result", ["DE", "DEU", ("a",), ("a", "b", "c"), {"a": 1, "b": 2}, 5], ids=repr)
-def test_what_is_no_pair_fails_the_record(define: Define, result: Any) -> None:
+def test_a_result_that_is_not_a_pair_fails_the_record(define: Define, result: Any) -> None:
     said = re.escape(f"returned {result!r}; return a pair (") + "(new )?key, (new )?value"
     with pytest.raises(ProcessingError, match=f"the function of '(map|flat_map|group_by)' {said}"):
         run(define, lambda key, value: result)
@@ -50,19 +52,19 @@ def test_what_is_no_pair_fails_the_record(define: Define, result: Any) -> None:
 
 @pytest.mark.parametrize("define", OPERATORS.values(), ids=OPERATORS.keys())
 @pytest.mark.parametrize("kind", [lambda *both: both, lambda *both: [*both], Moved])
-def test_a_pair_is_a_tuple_or_a_list(define: Define, kind: Callable[[Any, Any], Any]) -> None:
+def test_a_pair_may_be_a_tuple_or_a_list(define: Define, kind: Callable[[Any, Any], Any]) -> None:
     assert run(define, lambda key, value: kind(value, key)) == [("v", "k"), ("w", "l")]
 
 
 @pytest.mark.parametrize("define", OPERATORS.values(), ids=OPERATORS.keys())
-def test_the_other_records_go_on(define: Define) -> None:
+def test_a_skipped_record_does_not_affect_the_others(define: Define) -> None:
     skipping = ms.ErrorPolicies(process="skip")
     assert run(define, lambda key, value: "DE" if key == "k" else (key, value), policies=skipping) == [
         ("l", "w")
     ]
 
 
-def test_a_long_result_is_shortened() -> None:
+def test_a_long_result_is_shortened_in_the_error() -> None:
     with pytest.raises(ProcessingError, match=r"returned 'x{99}; return a pair"):
         run(OPERATORS["map"], lambda key, value: "x" * 1000)
 
@@ -91,14 +93,14 @@ class TestPredicates:
             (ms.retry, r"ms.retry\(\), an answer"),
         ],
     )
-    def test_do_not_take_for_true_what_requests_something(
+    def test_must_not_return_a_coroutine_or_an_answer(
         self, define: Define, result: Callable[[], Any], said: str
     ) -> None:
         with pytest.raises(ProcessingError, match=f"the function returned {said}"):
             run(define, lambda key, value: result())
 
     @pytest.mark.parametrize(("true", "false"), [(True, False), (1, 0), ("x", ""), ([1], []), ("x", None)])
-    def test_may_return_what_is_true_or_false(self, define: Define, true: Any, false: Any) -> None:
+    def test_may_return_any_truthy_or_falsy_value(self, define: Define, true: Any, false: Any) -> None:
         kept = run(define, lambda key, value: true if value == "v" else false)
         assert [value for _, value in kept if value is not None] in (["v"], ["w"])
 
@@ -117,7 +119,7 @@ UNUSABLE: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize(("result", "said"), UNUSABLE.values(), ids=UNUSABLE.keys())
 @pytest.mark.parametrize("topic", ["out", lambda key, value, context: "out"], ids=["topic", "function"])
-def test_a_sink_names_a_value_that_no_function_should_return(
+def test_a_sink_refuses_a_value_that_is_an_answer_or_a_coroutine(
     topic: Any, result: Callable[[], Any], said: str
 ) -> None:
     builder = ms.StreamsBuilder()

@@ -13,7 +13,7 @@ Driver = ms.testing.TopologyTestDriver
 
 
 class Failing:
-    """Raises an error that many times, then returns the value."""
+    """Raises an error the given number of times, then returns the value."""
 
     def __init__(self, times: int, error: type[Exception] = OSError) -> None:
         self.times, self.error, self.calls = times, error, 0
@@ -42,7 +42,9 @@ def mapping(function: Any) -> ms.Topology:
         (Failing(9), ms.Retrying(10), 10, ["out"]),
     ],
 )
-def test_a_function(function: Failing, policy: ms.Retrying, calls: int, topics: list[str]) -> None:
+def test_a_function_is_called_up_to_the_number_of_attempts(
+    function: Failing, policy: ms.Retrying, calls: int, topics: list[str]
+) -> None:
     policies = ms.ErrorPolicies(operators={"work": policy}, dead_letter_topic="dead")
     with Driver(mapping(function), policies=policies) as driver:
         driver.pipe("in", "k", "v")
@@ -50,7 +52,7 @@ def test_a_function(function: Failing, policy: ms.Retrying, calls: int, topics: 
         assert [topic for topic in ("out", "dead", "own") if driver.read(topic)] == topics
 
 
-def test_it_fails_when_no_attempt_is_left() -> None:
+def test_the_record_fails_when_no_attempt_is_left() -> None:
     with (
         Driver(mapping(Failing(3)), policies=ms.ErrorPolicies(process=ms.Retrying(2))) as driver,
         pytest.raises(MillstreamError, match="busy"),
@@ -58,8 +60,8 @@ def test_it_fails_when_no_attempt_is_left() -> None:
         driver.pipe("in", "k", "v")
 
 
-def test_what_cannot_be_tried_again_goes_on_with_what_comes_then() -> None:
-    """A reducer is part of a stateful operator: some of its work may be done."""
+def test_a_stateful_operator_is_not_retried_but_handled_as_after_the_last_attempt() -> None:
+    """When a reducer fails, the operator may already have done part of its work."""
 
     def add(old: str, new: str) -> str:
         raise OSError("busy")
@@ -74,7 +76,7 @@ def test_what_cannot_be_tried_again_goes_on_with_what_comes_then() -> None:
         assert letter.value == b"2"
 
 
-def test_a_global_store_leaves_out_what_would_be_a_dead_letter() -> None:
+def test_a_global_store_drops_a_record_instead_of_sending_a_dead_letter() -> None:
     builder = ms.StreamsBuilder()
     builder.global_table("products", value=ms.serdes.int64, store="products")
     builder.stream("in").to("out")
@@ -97,6 +99,6 @@ def test_a_global_store_leaves_out_what_would_be_a_dead_letter() -> None:
         ({"attempts": 3, "on": (OSError, 5)}, "must be an exception class"),
     ],
 )
-def test_what_is_refused(given: Any, why: str) -> None:
+def test_invalid_arguments_are_refused(given: Any, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         ms.Retrying(**given)

@@ -10,10 +10,10 @@ from millstream.core.model.ids import TopicPartition
 from millstream.core.runtime.origins import first_offset
 from unit.helpers import Host, records
 
-AGAIN = TopicPartition("app-again-repartition", 0)
+REPARTITION = TopicPartition("app-again-repartition", 0)
 
 
-def behind(*, twice: bool = False, join: bool = False) -> ms.Topology:
+def repartitioned(*, twice: bool = False, join: bool = False) -> ms.Topology:
     builder = ms.StreamsBuilder()
     stream = builder.stream("in").repartition(name="again")
     if join:
@@ -28,7 +28,7 @@ def behind(*, twice: bool = False, join: bool = False) -> ms.Topology:
 def run(host: Host, batch: int, *values: str, lane: str = "in-0") -> Outcome:
     """Feed records of a micro-batch as they arrive through the shuffle, and take a step."""
     chunk = records([(value, value, 1) for value in values], first_offset(batch, 0))
-    host.task.feed(AGAIN, chunk, 0, lane=lane)
+    host.task.feed(REPARTITION, chunk, 0, lane=lane)
     return host.step()
 
 
@@ -39,37 +39,37 @@ def answer(host: Host, outcome: Outcome) -> Outcome:
 
 
 def test_the_lowest_offset_is_that_of_the_oldest_micro_batch_until_it_is_finished() -> None:
-    host = Host(behind(), sub=1)
+    host = Host(repartitioned(), sub=1)
     first = run(host, 3, "a", "b")
     second = run(host, 4, "c", lane="in-1")
-    assert first.shuffled == second.shuffled == {AGAIN: first_offset(3, 0)}
+    assert first.shuffled == second.shuffled == {REPARTITION: first_offset(3, 0)}
     assert first.committable == {}
     host.restart()
-    assert host.step().shuffled == {AGAIN: first_offset(3, 0)}
-    assert answer(host, first).shuffled == {AGAIN: first_offset(4, 0)}
+    assert host.step().shuffled == {REPARTITION: first_offset(3, 0)}
+    assert answer(host, first).shuffled == {REPARTITION: first_offset(4, 0)}
     assert answer(host, second).shuffled == {}
 
 
-def test_from_one_operator_to_the_next_a_record_keeps_its_origin() -> None:
-    host = Host(behind(twice=True), sub=1)
+def test_a_record_keeps_its_origin_from_one_operator_to_the_next() -> None:
+    host = Host(repartitioned(twice=True), sub=1)
     first = run(host, 3, "a")
     second = answer(host, first)
     assert [call.ticket.operator for call in second.issue] == ["second"]
-    assert second.shuffled == {AGAIN: first_offset(3, 0)}
-    assert run(host, 9).shuffled == {AGAIN: first_offset(3, 0)}
+    assert second.shuffled == {REPARTITION: first_offset(3, 0)}
+    assert run(host, 9).shuffled == {REPARTITION: first_offset(3, 0)}
     assert answer(host, second).shuffled == {}
 
 
-def test_records_that_are_held_count_too() -> None:
-    """They wait for the other input, in front of the operator."""
-    host = Host(behind(join=True), sub=1, max_task_idle_ms=1_000)
+def test_records_that_wait_for_another_input_are_reported() -> None:
+    """The records wait in front of the operator."""
+    host = Host(repartitioned(join=True), sub=1, max_task_idle_ms=1_000)
     other = TopicPartition("other", 0)
-    host.task.inform(InputFacts((AGAIN, other), {other: 5}))
+    host.task.inform(InputFacts((REPARTITION, other), {other: 5}))
     outcome = run(host, 3, "a")
-    assert (outcome.issue, outcome.shuffled) == ((), {AGAIN: first_offset(3, 0)})
+    assert (outcome.issue, outcome.shuffled) == ((), {REPARTITION: first_offset(3, 0)})
 
 
-def test_a_task_that_finishes_at_once_says_nothing() -> None:
+def test_a_task_without_unfinished_records_reports_no_offset() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").repartition(name="again").map_values(str.upper).to("out")
     assert run(Host(builder.build(), sub=1), 3, "a").shuffled == {}

@@ -31,7 +31,7 @@ def test_a_function_names_the_topic_of_each_record() -> None:
     assert (sent(outcome, "to-a"), sent(outcome, "to-b")) == ([("a", "1", 0), ("a", "3", 0)], [("b", "2", 0)])
 
 
-def test_a_topic_is_chosen_by_where_the_record_came_from() -> None:
+def test_the_topic_function_receives_the_origin_of_the_record() -> None:
     seen: list[ms.RecordContext] = []
 
     def topic(key: Any, value: Any, context: ms.RecordContext) -> str:
@@ -44,14 +44,14 @@ def test_a_topic_is_chosen_by_where_the_record_came_from() -> None:
     assert seen == [ms.RecordContext("in", 4, 0, 3, (("h", b"x"),))]
 
 
-def test_a_topic_that_is_no_name_is_a_production_error() -> None:
+def test_a_chosen_topic_that_is_not_a_name_is_a_production_error() -> None:
     with pytest.raises(
         ProductionError, match=r"offset 0 .*\. Correct the function that chooses the topic, or set "
     ):
         Host(sending(topic=lambda key, value, context: None)).run("in", ("a", "1", 0))
 
 
-def test_a_partitioner_that_fails_is_what_the_error_says_to_correct() -> None:
+def test_the_error_of_a_failing_partitioner_advises_to_correct_it() -> None:
     def raises(topic: str, key: Any, value: Any, partitions: int) -> int:
         raise LookupError("no such region")
 
@@ -62,23 +62,23 @@ def test_a_partitioner_that_fails_is_what_the_error_says_to_correct() -> None:
             )
 
 
-def test_a_key_that_does_not_fit_needs_other_serdes_also_with_a_partitioner() -> None:
+def test_the_error_for_a_key_that_does_not_fit_advises_to_set_serdes() -> None:
     topology = sending(topic="out", key=ms.serdes.int64, partitioner=lambda *_: 0)
     with pytest.raises(ProductionError, match=r"\. Set serdes that fit the records on the sink, or set "):
         Host(topology).run("in", ("a", "1", 0))
 
 
-def test_a_partitioner_chooses_or_leaves_it_to_the_key() -> None:
-    asked: list[Any] = []
+def test_a_partitioner_chooses_a_partition_or_leaves_the_choice_to_the_key() -> None:
+    partitioner_calls: list[Any] = []
 
     def partitioner(topic: str, key: Any, value: Any, partitions: int) -> int | None:
-        asked.append((topic, key, value, partitions))
+        partitioner_calls.append((topic, key, value, partitions))
         return None if key is None else int(value) % partitions
 
     host = Host(sending(topic="out", partitioner=partitioner), partitions={"out": 4})
     ((topic, columns),) = host.run("in", ("a", "5", 0), (None, "6", 0)).sends
     assert (topic, columns.partitions, columns.values) == ("out", [1, -1], [b"5", b"6"])
-    assert asked == [("out", "a", "5", 4), ("out", None, "6", 4)]
+    assert partitioner_calls == [("out", "a", "5", 4), ("out", None, "6", 4)]
 
 
 def test_a_partitioner_may_choose_several_partitions_or_none() -> None:
@@ -106,7 +106,7 @@ def test_topic_and_partition_can_both_be_chosen() -> None:
     assert {topic: columns.partitions for topic, columns in sends.items()} == {"x": [2], "y": [4]}
 
 
-def test_without_a_partitioner_the_key_decides_later() -> None:
+def test_without_a_partitioner_the_partition_is_chosen_later_by_the_key() -> None:
     ((_, columns),) = Host(sending(topic="out")).run("in", ("a", "1", 0)).sends
     assert columns.partitions is None
 
@@ -147,12 +147,12 @@ def test_all_windows_of_a_key_go_to_the_partition_of_the_key(
 ) -> None:
     host = Host(windowed_counts(windows, to), partitions={"out": 5})
     sends = host.run("in", *((key, "v", start) for key, start in WINDOWS)).sends
-    found: dict[bytes, set[int]] = {}
+    partitions_of_key: dict[bytes, set[int]] = {}
     for topic, records in sends:
         assert topic == "out"
         for key, partition in zip(records.keys, records.partitions or [], strict=True):
-            found.setdefault((key or b"")[:-window_bytes], set()).add(partition)
-    assert found == {key.encode(): {partition_of(key.encode(), 5)} for key in ("a", "bb", "ccc")}
+            partitions_of_key.setdefault((key or b"")[:-window_bytes], set()).add(partition)
+    assert partitions_of_key == {key.encode(): {partition_of(key.encode(), 5)} for key in ("a", "bb", "ccc")}
 
 
 def test_windowed_keys_of_a_topic_with_unknown_partitions_are_left_to_the_producer() -> None:
@@ -160,7 +160,7 @@ def test_windowed_keys_of_a_topic_with_unknown_partitions_are_left_to_the_produc
     assert [records.partitions for _, records in host.run("in", ("a", "v", 0)).sends] == [None]
 
 
-def test_a_windowed_key_that_is_none_goes_anywhere() -> None:
+def test_a_null_windowed_key_may_go_to_any_partition() -> None:
     key = ms.serdes.time_windowed(ms.serdes.string, 10)
     builder = ms.StreamsBuilder()
     builder.stream("in").select_key(lambda k, v: ms.Windowed(k, 0, 10) if v == "v" else None).to(
@@ -227,7 +227,7 @@ class TestRecordsThatAreTooLarge:
         ],
         ids=["columns", "a topic that is chosen", "a partition that is chosen"],
     )
-    def test_are_left_out_or_written_down(self, topology: ms.Topology) -> None:
+    def test_are_handled_by_the_error_policy(self, topology: ms.Topology) -> None:
         outcome = self.step(topology, ErrorPolicies(produce="skip"), *self.ROWS)
         assert [key for key, _, _ in sent(outcome)] == ["a", "c"]
         assert outcome.metrics.dropped == {"produce error": 1}
@@ -244,16 +244,16 @@ class TestRecordsThatAreTooLarge:
         ):
             self.step(topology, ErrorPolicies(), *self.ROWS)
 
-    def test_by_their_headers_are_too(self) -> None:
+    def test_are_also_detected_by_their_headers(self) -> None:
         rows = [("a", "x", 1, (("h", b"x" * 50),)), ("b", "x", 2, (("h", b"x" * 500),))]
         outcome = self.step(sending(topic="out"), ErrorPolicies(produce="skip"), *rows)
         assert [key for key, _, _ in sent(outcome)] == ["a"]
 
-    def test_are_looked_at_one_by_one_if_key_and_value_of_two_might_make_one(self) -> None:
+    def test_are_detected_per_record_although_two_records_have_a_large_key_and_value(self) -> None:
         outcome = self.step(sending(topic="out"), ErrorPolicies(), ("k" * 250, "x", 1), ("b", "x" * 250, 2))
         assert len(sent(outcome)) == 2
 
-    def test_the_handler_sees_the_target(self) -> None:
+    def test_are_passed_to_the_handler_with_the_target_topic(self) -> None:
         seen: list[ms.ErrorContext] = []
 
         def handler(context: ms.ErrorContext, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Taps in the engine: samples of what reaches a node, and the same results."""
+"""Taps in the engine: they sample the records that reach a node, and do not change results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from unit.helpers import (
 ROWS: list[Row] = [("a", "1", 10), ("b", "2", 20), ("a", "3", 30)]
 
 
-def only(outcome: Outcome) -> TapReport:
+def only_report(outcome: Outcome) -> TapReport:
     (report,) = outcome.taps
     return report
 
@@ -50,9 +50,9 @@ def counted() -> ms.Topology:
     return builder.build()
 
 
-def test_samples_say_where_records_came_from() -> None:
+def test_samples_contain_the_origin_of_the_records() -> None:
     host = Host(words(), taps=["end"], now_ms=77)
-    report = only(host.run("in", *ROWS))
+    report = only_report(host.run("in", *ROWS))
     assert report == TapReport(
         "end",
         77,
@@ -63,7 +63,7 @@ def test_samples_say_where_records_came_from() -> None:
 
 @pytest.mark.parametrize(("node", "passed"), [("read", 3), ("odd", 3), ("parsed", 2), ("end", 2)])
 def test_a_tap_sees_what_reaches_its_node(node: str, passed: int) -> None:
-    assert only(Host(words(), taps=[node]).run("in", *ROWS)).passed == passed
+    assert only_report(Host(words(), taps=[node]).run("in", *ROWS)).passed == passed
 
 
 def test_changes_of_a_table_show_the_new_value() -> None:
@@ -74,33 +74,35 @@ def test_changes_of_a_table_show_the_new_value() -> None:
 def test_headers_are_plain_data() -> None:
     host = Host(words(), taps=["end"])
     host.feed("in", [("a", "1", 10, (("trace", b"x"), ("none", None)))])
-    assert only(host.step()).samples[0].headers == (("trace", "x"), ("none", None))
+    assert only_report(host.step()).samples[0].headers == (("trace", "x"), ("none", None))
 
 
 def test_many_headers_are_cut() -> None:
     host = Host(words(), taps=["end"])
     host.feed("in", [("a", "1", 10, tuple((f"name{n}", b"x") for n in range(5_000)))])
-    sample = only(host.step()).samples[0]
+    sample = only_report(host.step()).samples[0]
     assert sample.cut
     assert len(str(sample.headers)) < 2 * KEY_BYTES
 
 
-class Odd(int):
-    """A timestamp that JSON writes and nothing reads."""
+class UnreadableInt(int):
+    """A timestamp that JSON would write as invalid text."""
 
     def __repr__(self) -> str:
         return "odd"
 
 
-def test_a_timestamp_is_a_number_of_python() -> None:
+def test_a_sampled_timestamp_is_a_plain_int() -> None:
     topology = processor_topology(
-        processing(lambda context, record: context.forward(record.with_timestamp(Odd(record.timestamp))))
+        processing(
+            lambda context, record: context.forward(record.with_timestamp(UnreadableInt(record.timestamp)))
+        )
     )
-    sample = only(Host(topology, taps=["sink"]).run("in", ROWS[0])).samples[0]
+    sample = only_report(Host(topology, taps=["sink"]).run("in", ROWS[0])).samples[0]
     assert type(sample.timestamp) is int
 
 
-def test_nothing_is_wrapped_without_taps() -> None:
+def test_only_tapped_nodes_are_wrapped() -> None:
     plain, tapped = Host(words()), Host(words(), taps=["parsed"])
 
     def wrapped(compiled: Compiled) -> list[str]:
@@ -112,7 +114,7 @@ def test_nothing_is_wrapped_without_taps() -> None:
     assert plain.run("in", *ROWS).taps == ()
 
 
-def test_columns_are_sampled_as_records_are() -> None:
+def test_columns_are_sampled_like_records() -> None:
     assert columnar(counted()) == ["read"]
     names = list(Host(counted()).sub.nodes)
     host = Host(counted(), taps=names)
@@ -130,7 +132,7 @@ def test_a_long_batch_of_columns_is_counted_and_sampled_in_part() -> None:
     assert (read.passed, len(read.samples)) == (count.passed, len(count.samples)) == (300, MAX_RECORDS)
 
 
-def test_what_a_serde_cannot_read_is_counted() -> None:
+def test_records_that_a_serde_cannot_read_are_counted() -> None:
     def refuse(data: bytes) -> bytes:
         raise LookupError("unreadable")
 
@@ -140,15 +142,15 @@ def test_what_a_serde_cannot_read_is_counted() -> None:
     grouped.count(store="counts").to_stream().to("out", value=ms.serdes.int64)
     assert columnar(builder.build()) == ["read"]
     host = Host(builder.build(), taps=["read"])
-    report = only(host.run("in", *ROWS))
+    report = only_report(host.run("in", *ROWS))
     assert (report.passed, report.samples) == (3, ())
 
 
 def test_a_task_samples_a_limited_number_of_records_and_counts_the_others() -> None:
     host = Host(words(), taps=["read"])
     rows: list[Row] = [("a", str(n), n) for n in range(MAX_RECORDS)]
-    first = only(host.run("in", *rows))
-    again = only(host.run("in", *rows))
+    first = only_report(host.run("in", *rows))
+    again = only_report(host.run("in", *rows))
     assert (first.passed, len(first.samples)) == (MAX_RECORDS, MAX_RECORDS)
     assert (again.passed, again.samples) == (MAX_RECORDS, ())
 
@@ -168,7 +170,7 @@ def test_a_value_that_is_changed_in_place_is_shown_as_it_was() -> None:
     builder = ms.StreamsBuilder()
     lists = builder.stream("in").map_values(lambda value: [value])
     lists.foreach(lambda key, value: value.append("late"), name="changing")
-    assert only(Host(builder.build(), taps=["changing"]).run("in", ROWS[0])).samples[0].value == ["1"]
+    assert only_report(Host(builder.build(), taps=["changing"]).run("in", ROWS[0])).samples[0].value == ["1"]
 
 
 class Unshowable:
@@ -178,23 +180,23 @@ class Unshowable:
         raise LookupError("no text")
 
 
-def test_a_value_that_cannot_be_shown_does_no_harm() -> None:
+def test_a_value_that_cannot_be_shown_is_replaced_by_a_placeholder() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(lambda value: Unshowable()).foreach(lambda key, value: None, name="end")
-    sample = only(Host(builder.build(), taps=["end"]).run("in", ROWS[0])).samples[0]
+    sample = only_report(Host(builder.build(), taps=["end"]).run("in", ROWS[0])).samples[0]
     assert sample.value == "<Unshowable without a text: LookupError>"
 
 
-def test_what_a_punctuator_sends_has_no_origin() -> None:
+def test_a_record_that_a_punctuator_forwards_has_no_origin() -> None:
     def init(context: ms.ProcessorContext[Any, Any]) -> None:
         context.schedule(5, ms.wall_clock, lambda now_ms: context.forward(ms.Record("k", "tick", now_ms)))
 
     topology = processor_topology(processing(lambda context, record: None, init=init))
     host = Host(topology, taps=["sink"])
-    assert only(host.step(now_ms=5)).samples == (Sample(None, -1, -1, "k", "tick", 5),)
+    assert only_report(host.step(now_ms=5)).samples == (Sample(None, -1, -1, "k", "tick", 5),)
 
 
-def test_processors_are_tapped() -> None:
+def test_processors_can_be_tapped() -> None:
     host = Host(
         processor_topology(forwarding(lambda context, record: f"{record.value}!")), taps=["worker", "sink"]
     )
@@ -212,7 +214,7 @@ def again(context: ms.ErrorContext, error: Exception) -> Any:
     return "retry" if context.attempt < 3 else "skip"
 
 
-def test_a_record_that_is_tried_again_passes_once() -> None:
+def test_a_retried_record_is_counted_once() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(failing, name="failing").to("out", name="sent")
     host = Host(builder.build(), taps=["failing", "sent"], policies=ms.ErrorPolicies(process=again))
@@ -242,11 +244,11 @@ def test_the_result_of_a_call_has_the_origin_of_its_record() -> None:
     builder.stream("in").map_values_async(str.upper, name="asked").to("out", name="sent")
     host = Host(builder.build(), taps=["asked", "sent"])
     outcome = host.run("in", ("k", "a", 1), ("l", "b", 2))
-    assert [sample.value for sample in only(outcome).samples] == ["a", "b"]
+    assert [sample.value for sample in only_report(outcome).samples] == ["a", "b"]
     host.restart()
     for call in outcome.issue:
         host.task.done(call.ticket, Done(call.args[0].upper()))
-    report = only(host.step())
+    report = only_report(host.step())
     assert (report.node, [(sample.offset, sample.value) for sample in report.samples]) == (
         "sent",
         [(0, "A"), (1, "B")],

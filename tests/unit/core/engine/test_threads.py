@@ -1,4 +1,4 @@
-"""Several threads of one task (KIP-408): what they do at once, and what happens when one of them ends."""
+"""Several threads of one task (KIP-408): what they run concurrently, and what happens when one of them ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.core.engine.step_outcome import Outcome
 from millstream.drivers.threads import TaskThreads
 from unit.helpers import Host, Row, ShuffledThreads, processing, sent, values
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def threaded(
@@ -38,7 +38,7 @@ def executed(outcome: Outcome) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_as_many_functions_run_at_once_as_there_are_threads(count: int) -> None:
-    together = threading.Barrier(count, timeout=PATIENCE_S)
+    together = threading.Barrier(count, timeout=TIMEOUT_S)
 
     def call(value: str) -> str:
         together.wait()
@@ -50,21 +50,21 @@ def test_as_many_functions_run_at_once_as_there_are_threads(count: int) -> None:
     assert executed(outcome) == (3,) * count
 
 
-def test_effects_are_in_the_order_of_the_records_whichever_is_executed_first() -> None:
+def test_results_keep_the_order_of_the_records_whichever_is_executed_first() -> None:
     last_is_done = threading.Event()
 
     def call(value: str) -> str:
         if value == "1":
             last_is_done.set()
         else:
-            assert last_is_done.wait(PATIENCE_S)
+            assert last_is_done.wait(TIMEOUT_S)
         return value
 
     host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(2))
     assert values(host.run("in", *rows(2))) == ["0", "1"]
 
 
-def test_records_of_one_key_never_run_at_once_and_do_not_hold_up_others() -> None:
+def test_records_of_one_key_never_run_at_once_and_do_not_block_other_keys() -> None:
     other_was_called = threading.Event()
     called: list[str] = []
 
@@ -72,7 +72,7 @@ def test_records_of_one_key_never_run_at_once_and_do_not_hold_up_others() -> Non
         called.append(f"begin {value}")
         if value == "other":
             other_was_called.set()
-        assert other_was_called.wait(PATIENCE_S)
+        assert other_was_called.wait(TIMEOUT_S)
         called.append(f"end {value}")
 
     host = threaded(lambda s: s.foreach(lambda key, value: call(value)), TaskThreads(2))
@@ -81,12 +81,12 @@ def test_records_of_one_key_never_run_at_once_and_do_not_hold_up_others() -> Non
     assert called.index("end first") < called.index("begin second")
 
 
-def test_time_goes_on_as_records_are_applied_not_as_they_are_executed() -> None:
+def test_stream_time_advances_as_records_are_applied_not_as_they_are_executed() -> None:
     def init(context: ms.ProcessorContext[Any, Any]) -> None:
-        def tell(now_ms: int) -> None:
+        def forward_time(now_ms: int) -> None:
             context.forward(ms.Record(None, f"time {now_ms}", now_ms))
 
-        context.schedule(10, ms.stream_time, tell)
+        context.schedule(10, ms.stream_time, forward_time)
 
     def process(context: ms.ProcessorContext[Any, Any], record: ms.Record[Any, Any]) -> None:
         metadata = context.record_metadata
@@ -102,8 +102,8 @@ def test_time_goes_on_as_records_are_applied_not_as_they_are_executed() -> None:
     ]
 
 
-def test_records_of_several_partitions_run_at_once_however_their_times_alternate() -> None:
-    together = threading.Barrier(2, timeout=PATIENCE_S)
+def test_records_of_partitions_with_alternating_times_run_at_once() -> None:
+    together = threading.Barrier(2, timeout=TIMEOUT_S)
 
     def call(value: str) -> str:
         together.wait()
@@ -115,7 +115,7 @@ def test_records_of_several_partitions_run_at_once_however_their_times_alternate
     assert values(host.step()) == ["a", "b", "c", "d"]
 
 
-def test_partitions_whose_times_alternate_fill_blocks_record_by_record() -> None:
+def test_partitions_with_alternating_times_fill_blocks_record_by_record() -> None:
     host = threaded(lambda s: s.map_values(str.upper).to("out"), ShuffledThreads(2))
     for partition in (0, 1):
         host.feed("in", [(None, f"v{n}", 2 * n + partition) for n in range(200)], partition=partition)
@@ -131,7 +131,7 @@ def test_a_block_is_not_held_back_for_the_next_step() -> None:
     assert values(host.step()) == ["B"]
 
 
-def test_an_object_that_one_way_changes_is_as_it_was_on_the_way_in_front() -> None:
+def test_an_object_that_one_path_changes_is_unchanged_on_earlier_paths() -> None:
     def spoil(value: list[int]) -> list[int]:
         value.append(0)
         return value
@@ -149,7 +149,7 @@ def test_an_object_that_one_way_changes_is_as_it_was_on_the_way_in_front() -> No
     assert values(outcome, "spoilt") == ["[0,0]", "[1,0]"]
 
 
-def test_of_several_records_that_fail_the_first_is_named_and_those_far_behind_are_not_called() -> None:
+def test_the_first_of_several_failing_records_is_named_and_much_later_ones_are_not_called() -> None:
     called: list[int] = []
 
     def call(value: str) -> str:
@@ -167,8 +167,8 @@ def test_of_several_records_that_fail_the_first_is_named_and_those_far_behind_ar
     assert len(called) < 20
 
 
-class Ends:
-    """A function that ends the threads in which it sees some values, so often."""
+class EndsThreads:
+    """A function that ends its thread for some values, as many times as given for each value."""
 
     def __init__(self, times: dict[str, int], error: type[BaseException] = SystemExit) -> None:
         self.left = Counter(times)
@@ -185,10 +185,10 @@ class Ends:
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
 @pytest.mark.parametrize("keys", [None, 1, 3])
-def test_the_others_take_over_what_a_thread_leaves_behind(
+def test_other_threads_take_over_the_records_of_a_thread_that_ended(
     keys: int | None, error: type[BaseException]
 ) -> None:
-    call = Ends({"4": 1}, error)
+    call = EndsThreads({"4": 1}, error)
     host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(3))
     outcome = host.run("in", *rows(30, keys))
     assert values(outcome) == [f"{n}!" for n in range(30)]
@@ -202,8 +202,8 @@ def test_the_others_take_over_what_a_thread_leaves_behind(
 
 
 def test_the_next_step_has_all_threads_again() -> None:
-    together = threading.Barrier(3, timeout=PATIENCE_S)
-    ends = Ends({"0": 1})
+    together = threading.Barrier(3, timeout=TIMEOUT_S)
+    ends = EndsThreads({"0": 1})
 
     def call(value: str) -> str:
         if value != "0":
@@ -218,8 +218,8 @@ def test_the_next_step_has_all_threads_again() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip", "dead_letter"])
-def test_a_record_that_ends_two_threads_has_failed(policy: str) -> None:
-    call = Ends({"7": 9})
+def test_a_record_that_ends_two_threads_fails(policy: str) -> None:
+    call = EndsThreads({"7": 9})
     host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(4), policy)
     message = r"MAPVALUES.* at topic 'in', partition 0, offset 7 .*it ended the thread that executed it: SystemExit: enough"
     if policy == "fail":
@@ -237,8 +237,8 @@ def test_a_record_that_ends_two_threads_has_failed(policy: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [None, 1, 3])
-def test_records_that_end_all_threads_have_failed_and_the_others_go_on(keys: int | None) -> None:
-    call = Ends({str(n): 9 for n in range(0, 40, 4)})
+def test_records_that_end_all_threads_fail_and_the_others_are_processed(keys: int | None) -> None:
+    call = EndsThreads({str(n): 9 for n in range(0, 40, 4)})
     host = threaded(lambda s: s.map_values(call).to("out"), TaskThreads(2), "skip")
     outcome = host.run("in", *rows(40, keys))
     assert sorted(sent(outcome), key=lambda row: row[2]) == sent(outcome)
@@ -246,9 +246,9 @@ def test_records_that_end_all_threads_have_failed_and_the_others_go_on(keys: int
     assert outcome.metrics.dropped == {"process error": 10}
 
 
-def test_records_that_end_the_last_threads_have_failed_without_another_try() -> None:
-    both = threading.Barrier(2, timeout=PATIENCE_S)
-    ends = Ends({"0": 1, "1": 1})
+def test_records_that_end_the_last_threads_fail_without_a_retry() -> None:
+    both = threading.Barrier(2, timeout=TIMEOUT_S)
+    ends = EndsThreads({"0": 1, "1": 1})
 
     def call(value: str) -> str:
         if value in ("0", "1"):
@@ -261,13 +261,13 @@ def test_records_that_end_the_last_threads_have_failed_without_another_try() -> 
     assert outcome.metrics.dropped == {"process error": 2}
 
 
-def test_a_single_record_that_ends_every_thread_stops_the_application_with_its_name() -> None:
-    host = threaded(lambda s: s.map_values(Ends({"0": 9})).to("out"), TaskThreads(2))
+def test_a_single_record_that_ends_every_thread_is_named_in_the_error() -> None:
+    host = threaded(lambda s: s.map_values(EndsThreads({"0": 9})).to("out"), TaskThreads(2))
     with pytest.raises(ms.errors.ProcessingError, match=r"offset 0 .*SystemExit"):
         host.run("in", (None, "0", 0))
 
 
-def test_one_thread_and_sources_without_functions_need_no_threads() -> None:
+def test_a_single_thread_and_sources_without_functions_start_no_threads() -> None:
     single = threaded(lambda s: s.map_values(str.upper).to("out"), TaskThreads(1))
     without_functions = threaded(lambda s: s.group_by_key().count(), TaskThreads(4))
     assert single.run("in", *rows(3)).threads is None

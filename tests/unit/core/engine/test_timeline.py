@@ -1,4 +1,4 @@
-"""The timeline of entries that are taken out when their time has come, against a sorted list."""
+"""The timeline, whose entries are taken when they are due, compared with a sorted list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, page=st.integers(1, 4))
-def test_it_is_a_sorted_list_of_which_the_first_is_known(steps: list[tuple[str, bytes]], page: int) -> None:
+def test_a_timeline_behaves_like_a_sorted_list(steps: list[tuple[str, bytes]], page: int) -> None:
     timeline._PAGE, before = page, timeline._PAGE
     try:
         run(steps)
@@ -31,33 +31,36 @@ def test_it_is_a_sorted_list_of_which_the_first_is_known(steps: list[tuple[str, 
 def run(steps: list[tuple[str, bytes]]) -> None:
     committed, model = MemoryStores(), dict[bytes, str]()
     store = open_store(SPEC, committed)
-    line = Timeline(store)
+    timeline_of_store = Timeline(store)
     for number, (action, key) in enumerate(steps):
         if action == "put":
-            line.put(key, str(number), known=key in model)
+            timeline_of_store.put(key, str(number), known=key in model)
             model[key] = str(number)
         elif action == "remove":
-            line.remove(key)
+            timeline_of_store.remove(key)
             model.pop(key, None)
         elif action == "take" and model:
-            assert line.next < NEVER
+            assert timeline_of_store.next < NEVER
             first = min(model)
-            assert line.take() == (first, model.pop(first))
+            assert timeline_of_store.take() == (first, model.pop(first))
         elif action == "commit":
             committed.apply(store.drain().changes, ())
             store = open_store(SPEC, committed)
-            line = Timeline(store)
-        assert line.get(key) == model.get(key)
+            timeline_of_store = Timeline(store)
+        assert timeline_of_store.get(key) == model.get(key)
         if number % 3:
-            assert line.next == min(map(time_of, model), default=NEVER)
+            assert timeline_of_store.next == min(map(time_of, model), default=NEVER)
     assert dict(store.all()) == model
 
 
-def test_all_entries_of_one_time_are_read_with_it() -> None:
+def test_all_entries_of_one_time_are_read_together() -> None:
     store = open_store(SPEC, MemoryStores())
     for number in range(timeline._PAGE + 500):
         store.put(timed_key(7, b"%05d" % number), "x")
-    line = Timeline(store)
-    assert line.next == 7
-    line.put(timed_key(7, b"00000a"), "y", known=False)
-    assert [line.take()[0][8:] for _ in range(2) if line.next == 7] == [b"00000", b"00000a"]
+    timeline_of_store = Timeline(store)
+    assert timeline_of_store.next == 7
+    timeline_of_store.put(timed_key(7, b"00000a"), "y", known=False)
+    assert [timeline_of_store.take()[0][8:] for _ in range(2) if timeline_of_store.next == 7] == [
+        b"00000",
+        b"00000a",
+    ]

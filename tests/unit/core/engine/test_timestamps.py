@@ -24,7 +24,7 @@ def from_value(record: ms.ConsumerRecord, partition_time: int) -> int:
     return int(record.value)
 
 
-def test_an_extractor_decides() -> None:
+def test_an_extractor_sets_the_timestamp_of_each_record() -> None:
     assert sent(Host(extracting(from_value)).run("in", ("a", "7", 1), ("b", "5", 2))) == [
         ("a", "7", 7),
         ("b", "5", 5),
@@ -46,7 +46,7 @@ def test_an_extractor_sees_the_whole_record() -> None:
     ]
 
 
-def test_the_choice_goes_by_extracted_timestamps() -> None:
+def test_queues_are_chosen_by_extracted_timestamps() -> None:
     host = Host(extracting(from_value))
     host.feed("in", [(None, "9", 0)])
     host.feed("in", [(None, "1", 5), (None, "10", 5)], partition=1)
@@ -55,8 +55,8 @@ def test_the_choice_goes_by_extracted_timestamps() -> None:
     assert values(host.step()) == ["1", "9", "10"]
 
 
-def test_partition_time_is_that_of_the_queue() -> None:
-    """An extractor may give a record without a time the time of its predecessors."""
+def test_partition_time_is_kept_for_each_partition() -> None:
+    """The extractor uses it for records without a time."""
 
     def or_partition_time(record: ms.ConsumerRecord, partition_time: int) -> int:
         return int(record.value) if record.value else partition_time
@@ -69,7 +69,7 @@ def test_partition_time_is_that_of_the_queue() -> None:
     assert sent(host.run("in", ("f", "", 0))) == [("f", "", 5)]
 
 
-def test_partition_time_counts_what_is_still_in_the_queue() -> None:
+def test_partition_time_includes_records_that_are_still_queued() -> None:
     host = Host(
         extracting(lambda record, partition_time: int(record.value) if record.value else partition_time)
     )
@@ -81,7 +81,7 @@ def test_partition_time_counts_what_is_still_in_the_queue() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip", "dead_letter"])
-def test_a_negative_result_drops_the_record_whatever_the_policy(policy: Any) -> None:
+def test_a_negative_timestamp_drops_the_record_under_every_policy(policy: Any) -> None:
     host = Host(
         extracting(from_value), policies=ms.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
     )
@@ -119,7 +119,7 @@ class TestWithoutATimestamp:
         host = Host(extracting(None), policies=ms.ErrorPolicies("dead_letter", dead_letter_topic="dead"))
         assert sent(host.run("in", ("b", "y", -1)), "dead") == [("b", "y", 0)]
 
-    def test_an_extractor_can_make_one(self) -> None:
+    def test_an_extractor_can_supply_one(self) -> None:
         assert sent(Host(extracting(lambda record, time: 9)).run("in", ("b", "y", -1))) == [("b", "y", 9)]
 
 
@@ -139,7 +139,7 @@ def fails(record: ms.ConsumerRecord, partition_time: int) -> int:
     ids=["raises", "None", "float", "too large", "text"],
 )
 class TestAnExtractorThatFails:
-    def test_is_located(self, extractor: Extractor, cause: str) -> None:
+    def test_is_reported_with_the_offset_of_the_record(self, extractor: Extractor, cause: str) -> None:
         with pytest.raises(
             MillstreamError,
             match=rf"failed in stage 'deserialize' .* offset 0 .*{cause}.*\. Correct or replace the timestamp extractor, or",
@@ -151,19 +151,19 @@ class TestAnExtractorThatFails:
         assert host.run("in", ("a", "x", 1)).metrics.dropped == {"deserialize error": 1}
 
 
-def test_records_without_a_timestamp_may_be_left_out() -> None:
+def test_records_without_a_timestamp_can_be_skipped() -> None:
     outcome = Host(extracting(ms.timestamps.skip_invalid)).run("in", ("a", "x", -1), ("b", "y", 2))
     assert (sent(outcome), outcome.metrics.dropped) == ([("b", "y", 2)], {"negative timestamp": 1})
 
 
-def test_records_without_a_timestamp_may_take_that_of_their_partition() -> None:
+def test_records_without_a_timestamp_can_take_the_partition_time() -> None:
     host = Host(extracting(ms.timestamps.use_partition_time))
     assert sent(host.run("in", ("a", "x", 5), ("b", "y", -1))) == [("a", "x", 5), ("b", "y", 5)]
     with pytest.raises(DeserializationError, match="nor an earlier one of its partition"):
         Host(extracting(ms.timestamps.use_partition_time)).run("in", ("a", "x", -1))
 
 
-def test_the_wall_clock_is_that_of_the_micro_batch() -> None:
+def test_the_wall_clock_extractor_uses_the_time_of_the_micro_batch() -> None:
     host = Host(extracting(ms.timestamps.wall_clock), now_ms=50)
     assert sent(host.run("in", ("a", "x", -1), ("b", "y", 2))) == [("a", "x", 50), ("b", "y", 50)]
     host.step(now_ms=70)

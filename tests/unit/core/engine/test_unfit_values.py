@@ -1,4 +1,4 @@
-"""Values that do not fit the serde of a store fail with their record, although most values are not serialised when they are put."""
+"""Values that do not fit the serde of a store fail their record, although most values are not serialised when they are put."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNFIT: dict[str, tuple[ms.Serde[Any], Any, Any]] = {
 @pytest.mark.parametrize("commit_every", [1, 2, 10])
 @pytest.mark.parametrize("unfit_value", UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize("keeping", KEEPING.values(), ids=KEEPING)
-def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
+def test_a_value_that_a_store_cannot_hold_is_skipped_in_micro_batches_of_any_size(
     keeping: Callable[[ms.KStream[Any, Any], ms.Serde[Any]], ms.KTable[Any, Any]],
     unfit_value: tuple[ms.Serde[Any], Any, Any],
     commit_every: int,
@@ -64,7 +64,7 @@ def test_a_value_that_a_store_cannot_hold_is_left_out_however_records_are_cut(
 
 
 @pytest.mark.parametrize("kind", ["left_join", "outer_join"])
-def test_a_record_that_a_join_cannot_store_leaves_its_partner_without_one(kind: str) -> None:
+def test_the_partner_of_a_record_that_a_join_cannot_store_stays_unmatched(kind: str) -> None:
     builder = ms.StreamsBuilder()
     left, right = (
         builder.stream(topic, value=ms.serdes.json).map_values(ms.col("v")) for topic in ("left", "right")
@@ -83,7 +83,7 @@ def test_a_record_that_a_join_cannot_store_leaves_its_partner_without_one(kind: 
 
 
 @pytest.mark.parametrize("cache", [0, 1 << 20])
-def test_windows_that_take_a_record_are_forwarded_although_the_record_fails_in_another(cache: int) -> None:
+def test_windows_that_a_record_updates_are_forwarded_even_if_it_fails_in_another_window(cache: int) -> None:
     builder = ms.StreamsBuilder()
     windows = builder.stream("in", value=ms.serdes.int16).group_by_key(value=ms.serdes.int16)
     sums = windows.windowed_by(ms.SlidingWindows(10, grace=50)).sum(store="sums")

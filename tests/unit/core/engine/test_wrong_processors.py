@@ -1,4 +1,4 @@
-"""Processors with coroutine methods that would not be awaited, or with invalid results of callbacks."""
+"""Invalid processors: methods that are coroutine or generator functions, wrong signatures and wrong results of callbacks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class AsynchronousProcess(ms.Processor[str, str, str, str]):
 
 
 class Acknowledging(ms.Processor[str, str, str, str]):
-    made: list[Acknowledging]
+    instances: list[Acknowledging]
 
     def process(self, record: ms.Record[str, str]) -> None:
-        self.made.append(self)
+        self.instances.append(self)
         self.metadata = self.context.record_metadata
 
 
@@ -46,20 +46,20 @@ def topology(processor: Any, **options: Any) -> ms.Topology:
     return builder.build()
 
 
-def test_the_method_that_gets_a_result_cannot_ask_for_another_attempt() -> None:
+def test_a_callback_cannot_request_a_retry() -> None:
     refusal = pytest.raises(ProcessingError, match=r"answered\(\) returned TryAgain")
     with Driver(topology(Asking, calls=ms.Calls())) as driver, refusal:
         driver.pipe("in", "k", "v")
 
 
-def test_nor_can_it_be_a_coroutine_function() -> None:
+def test_a_callback_cannot_be_a_coroutine_function() -> None:
     refusal = pytest.raises(ProcessingError, match=r"answered\(\) is the callback of a call and a coroutine")
     with Driver(topology(AsynchronousAnswer, calls=ms.Calls())) as driver, refusal:
         driver.pipe("in", "k", "v")
 
 
 @pytest.mark.parametrize("options", [{}, {"calls": ms.Calls()}, {"acknowledges": True}])
-def test_nor_can_process(options: Any) -> None:
+def test_process_cannot_be_a_coroutine_function(options: Any) -> None:
     with pytest.raises(TopologyError, match=r"its process\(\) is a coroutine function"):
         Driver(topology(AsynchronousProcess, **options))
 
@@ -79,7 +79,7 @@ def test_process_cannot_be_a_generator_function() -> None:
         Driver(topology(Yielding))
 
 
-def test_nor_can_transform() -> None:
+def test_transform_cannot_be_a_generator_function() -> None:
     builder = ms.StreamsBuilder()
     builder.table("in").transform_values(YieldingTransformer)
     with pytest.raises(TopologyError, match=r"its transform\(\) is a generator function.*return the value"):
@@ -108,7 +108,9 @@ class TestSchedules:
             (ms.wall_clock, lambda: None, r"is called with \(now\), but it takes \(\)"),
         ],
     )
-    def test_call_a_plain_function_with_the_time(self, kind: Any, callback: Any, message: str) -> None:
+    def test_must_call_a_plain_function_that_takes_the_time(
+        self, kind: Any, callback: Any, message: str
+    ) -> None:
         class Scheduling(ms.Processor[str, str, str, str]):
             def init(self, context: ms.ProcessorContext[str, str]) -> None:
                 super().init(context)
@@ -120,11 +122,11 @@ class TestSchedules:
             Driver(topology(Scheduling))
 
 
-def test_nothing_is_acknowledged_in_between() -> None:
-    Acknowledging.made = []
+def test_acknowledging_while_no_record_is_processed_is_refused() -> None:
+    Acknowledging.instances = []
     with Driver(topology(Acknowledging, acknowledges=True)) as driver:
         driver.pipe("in", "k", "v")
-        (processor,) = Acknowledging.made
+        (processor,) = Acknowledging.instances
         assert processor.metadata is not None
         with pytest.raises(ProcessingError, match="acknowledges a record while no record is being processed"):
             processor.context.acknowledge(processor.metadata)
@@ -163,7 +165,7 @@ class TestMethods:
         with pytest.raises(TopologyError, match="Nothing does not define process"):
             Driver(topology(Nothing))
 
-    def test_take_what_they_are_called_with(self) -> None:
+    def test_must_take_the_arguments_they_are_called_with(self) -> None:
         class Keyed(ms.Processor[str, str, str, str]):
             def process(self, key: str, value: str) -> None:  # type: ignore[override]
                 ...
@@ -174,7 +176,7 @@ class TestMethods:
         ):
             Driver(topology(Keyed))
 
-    def test_have_a_context_without_a_call_of_the_base_class(self) -> None:
+    def test_have_a_context_even_if_init_does_not_call_the_base_class(self) -> None:
         class Forgetting(ms.Processor[str, str, str, str]):
             def init(self, context: ms.ProcessorContext[str, str]) -> None:
                 self.prefix = f"{self.context.application_id}: "
@@ -187,7 +189,7 @@ class TestMethods:
             assert [record.value for record in driver.read("out")] == ["app: v"]
 
     @pytest.mark.parametrize("method", ["init", "close"])
-    def test_name_the_node_and_the_line_if_they_fail(self, method: str) -> None:
+    def test_report_the_node_and_the_line_if_they_fail(self, method: str) -> None:
         def fail(self: object, *arguments: object) -> None:
             raise LookupError("no such thing")
 

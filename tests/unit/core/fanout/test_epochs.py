@@ -1,4 +1,4 @@
-"""Epochs of a partition: routes, steps of a range, positions; by example, and for any sequence of changes."""
+"""Epochs of a partition: routes, steps of a key range, and positions, by example and for any sequence of changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def position_of(history: History, keys: KeyRange, offsets: Mapping[TopicPartitio
     return next((position for position in reached if position is not None), history.current.base)
 
 
-def test_one_range_is_the_primary_and_several_are_the_fan_out_topic() -> None:
+def test_one_range_uses_the_primary_log_and_several_use_the_fan_out_topic() -> None:
     history = History.new(PRIMARY)
     assert history.current.log_of(b"spark") == PRIMARY
     split = history.changed(4, dict.fromkeys((PRIMARY, *history.logs(4)), 7))
@@ -52,7 +52,7 @@ def test_one_range_is_the_primary_and_several_are_the_fan_out_topic() -> None:
     assert split.current.log_of(None) == split.current.log_of(b"")
 
 
-def test_positions_of_an_epoch_are_larger_than_the_fence_of_the_one_before() -> None:
+def test_positions_of_an_epoch_are_larger_than_the_fence_of_the_previous_epoch() -> None:
     first, second, third = split_and_merged().epochs
     fence = first.stretches[0].end
     assert fence == 100
@@ -60,7 +60,7 @@ def test_positions_of_an_epoch_are_larger_than_the_fence_of_the_one_before() -> 
     assert third.stretches == (Stretch(PRIMARY, KeyRange(0, 1), 100, None, 152),)
 
 
-def test_a_range_opens_the_next_log_after_the_one_before() -> None:
+def test_a_range_reads_the_logs_of_its_epochs_one_after_another() -> None:
     history = split_and_merged()
     assert [[s.log for s in step] for step in reads(history, KeyRange(1, 4))] == [
         [PRIMARY],
@@ -85,7 +85,7 @@ def test_the_position_to_commit_is_the_lowest_of_the_logs_that_are_being_read() 
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.lists(st.sampled_from(KEYS), max_size=12)), max_size=6))
-def test_any_changes_give_each_key_one_log_per_epoch_and_growing_positions(
+def test_each_key_has_one_log_per_epoch_and_growing_positions_after_any_changes(
     changes: list[tuple[int, list[bytes]]],
 ) -> None:
     history, ends = History.new(PRIMARY), {PRIMARY: 0} | {fan_out(n): 0 for n in range(9)}

@@ -1,8 +1,8 @@
-"""The protocol as a simulation: producers with stale views, killed and stopped ones, coordinators that die in the middle.
+"""The protocol as a simulation: producers with stale views, killed and stopped producers, coordinators that die midway.
 
-The model keeps what Kafka promises: the control topic is one log; a transaction of a fenced session is never committed; taking over
-an id ends its open transaction. Everything else may happen in any order. Each safety mechanism is taken out once, to see that the
-simulation finds it.
+The model keeps the guarantees of Kafka: the control topic is one log, a transaction of a fenced session is never committed, and
+taking over an id ends its open transaction. Everything else may happen in any order. One test removes each safety mechanism in turn
+and checks that the simulation then fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entry = tuple[str, dict[str, Any] | None]
 
 @dataclass
 class Member:
-    """A producer: its session, what it has read of the control topic, its open transaction, and what it has still to send."""
+    """A producer: its session, its view of the control topic, its open transaction, and the records it has yet to send."""
 
     name: str
     number: int = 0
@@ -44,7 +44,7 @@ class Member:
 
 @dataclass
 class Coordinator:
-    """A change under way: the generation of the coordinator's id that it holds, whom it has fenced, and what it is about to write."""
+    """A change under way: the generation of its coordinator id, the sessions it has fenced, and the entries it is about to write."""
 
     generation: int
     fenced: set[str] = field(default_factory=set)
@@ -69,7 +69,7 @@ class World:
             self.begin_session(member)
 
     def begin_session(self, member: Member) -> None:
-        """Do what the client does: take a new id, write its record, and read everything before that record."""
+        """Begin a session as the client does: take a new id, write its record, and read everything before that record."""
         member.number += 1
         member.waiting[:0] = [(key, value) for _, key, value in member.open]
         member.open.clear()
@@ -82,13 +82,13 @@ class World:
             member.ledger.apply(key, value)
         member.read = max(member.read, to)
 
-    def seen(self) -> Ledger:
+    def current_ledger(self) -> Ledger:
         for key, value in self.control[self.applied :]:
             self.everything.apply(key, value)
         self.applied = len(self.control)
         return self.everything
 
-    def awake(self, index: int) -> Member | None:
+    def running_member(self, index: int) -> Member | None:
         member = self.members[index]
         return None if member.stopped else member
 
@@ -97,12 +97,12 @@ class World:
         self.members[index].waiting.append((KEYS[number], self.sequence))
 
     def read_control(self, index: int, number: int) -> None:
-        if member := self.awake(index):
+        if member := self.running_member(index):
             self.catch_up(member, min(member.read + number, len(self.control)))
 
     def send(self, index: int, number: int) -> None:
-        """Append to the logs, in the open transaction, by the view that this producer has."""
-        member = self.awake(index)
+        """Append records to the open transaction, routed by the view of this producer."""
+        member = self.running_member(index)
         if member is None or (0 in member.ledger.held_partitions() and self.without != "holding back"):
             return
         if member.session in self.fenced:
@@ -115,7 +115,7 @@ class World:
         del member.waiting[:number]
 
     def commit(self, index: int, _number: int) -> None:
-        if member := self.awake(index):
+        if member := self.running_member(index):
             self.end_transaction(member)
 
     def end_transaction(self, member: Member) -> bool:
@@ -132,8 +132,8 @@ class World:
         return True
 
     def answer(self, index: int, _number: int) -> None:
-        """Answer the phases that this producer has seen; what holds records back is answered after the commit."""
-        member = self.awake(index)
+        """Answer the phases that this producer has seen, and the phase that holds records back only after a commit."""
+        member = self.running_member(index)
         if member is None:
             return
         owed = dict(member.ledger.owed(member.session))
@@ -151,34 +151,34 @@ class World:
         self.members[index].stopped = False
 
     def take_over(self, _index: int, number: int) -> None:
-        """A coordinator begins; one that was under way is fenced, whether it is dead or only slow."""
+        """Start a new coordinator and fence the previous one, whether it is dead or only slow."""
         ranges = 2 ** (number % 4)
         self.generation += 1
         self.coordinators.append(Coordinator(self.generation))
         self.control.append((BARRIER, {"token": str(self.generation)}))
-        self.control.append(self.seen().state(0).announced(ranges).entry())
+        self.control.append(self.current_ledger().state(0).announced(ranges).entry())
 
     def cancel(self, index: int, _number: int) -> None:
-        """A producer that was restricted for too long takes over the coordinator's id and abandons the change."""
-        member = self.awake(index)
+        """Let a producer that was held back for too long take over the coordinator's id and abandon the change."""
+        member = self.running_member(index)
         if member is None or 0 not in member.ledger.held_partitions():
             return
         self.generation += 1
-        state = self.seen().state(0)
+        state = self.current_ledger().state(0)
         if state.pending == HOLDING and state.change == member.ledger.state(0).change:
             self.control.append(state.cancelled().entry())
 
     def fence_the_missing(self, index: int, _number: int) -> None:
         for coordinator in self.coordinators[-2:-1] if index == 0 else self.coordinators[-1:]:
-            missing = self.seen().missing(0)
+            missing = self.current_ledger().missing(0)
             coordinator.fenced |= missing
             if self.without != "fencing":
                 self.fenced |= missing
 
     def decide(self, index: int, _number: int) -> None:
-        """A coordinator, perhaps one that has been replaced, decides what it writes next; it writes that at any time afterwards."""
+        """Let a coordinator, possibly a replaced one, decide what it writes next. It may write that at any later time."""
         for coordinator in self.coordinators[-2:-1] if index == 0 else self.coordinators[-1:]:
-            ledger = self.seen()
+            ledger = self.current_ledger()
             state = ledger.state(0)
             late = ledger.missing(0) - coordinator.fenced if self.without != "answers" else set()
             if late or state.pending is None or coordinator.writes:
@@ -188,18 +188,18 @@ class World:
                 continue
             logs = {s.log for s in state.history.current.stretches} | set(state.history.logs(state.ranges))
             ends = {log: len(self.logs.setdefault(log, [])) for log in logs}
-            gone: list[Entry] = [(member_key(session), None) for session in coordinator.fenced]
-            coordinator.writes = [state.finished(ends).entry(), *gone]
+            removals: list[Entry] = [(member_key(session), None) for session in coordinator.fenced]
+            coordinator.writes = [state.finished(ends).entry(), *removals]
 
     def write(self, index: int, _number: int) -> None:
-        """A coordinator's transaction: the broker refuses it if another one has taken the id over."""
+        """Commit a coordinator's transaction. The broker refuses it if another coordinator has taken over the id."""
         for coordinator in self.coordinators[-2:-1] if index == 0 else self.coordinators[-1:]:
             if coordinator.generation == self.generation or self.without == "one coordinator":
                 self.control += coordinator.writes
             coordinator.writes = []
 
-    def every_committed_record_is_in_the_stretch_of_its_epoch(self) -> None:
-        history = self.seen().state(0).history
+    def check_committed_records(self) -> None:
+        history = self.current_ledger().state(0).history
         found: dict[tuple[bytes, str], list[int]] = {}
         count = 0
         for epoch in history.epochs:
@@ -211,9 +211,9 @@ class World:
             assert values == sorted(set(values)), "records of a key out of order, or a record twice"
 
     def finish(self) -> None:
-        """At last all producers run, and send everything: nothing is lost."""
-        if 0 in self.seen().held_partitions():
-            self.control.append(self.seen().state(0).cancelled().entry())
+        """Let all producers run and send everything, and check that no record is lost."""
+        if 0 in self.current_ledger().held_partitions():
+            self.control.append(self.current_ledger().state(0).cancelled().entry())
         for member in self.members:
             member.stopped = False
             self.catch_up(member, len(self.control))
@@ -221,7 +221,7 @@ class World:
                 self.send(self.members.index(member), 5)
                 self.end_transaction(member)
                 self.catch_up(member, len(self.control))
-        self.every_committed_record_is_in_the_stretch_of_its_epoch()
+        self.check_committed_records()
         assert sorted(value for _, value, _ in self.committed.values()) == list(range(1, self.sequence + 1))
 
 
@@ -230,7 +230,7 @@ def records_of(
     logs: dict[TopicPartition, list[tuple[bytes, int] | None]],
     committed: dict[tuple[TopicPartition, int], tuple[bytes, int, str]],
 ) -> list[tuple[bytes, int, str]]:
-    """Return what a reader of an epoch finds: of each log, the records whose keys are in its range."""
+    """Return the records that a reader of an epoch finds: from each log, those with keys in its range."""
     found = []
     for stretch in epoch.stretches:
         end = len(logs.get(stretch.log, [])) if stretch.end is None else stretch.end
@@ -264,22 +264,22 @@ MECHANISMS = [
 
 
 def simulate(seed: int, without: str = "") -> World:
-    chance = Random(seed)
+    rng = Random(seed)
     world = World(without)
     names, weights = list(WEIGHTS), list(WEIGHTS.values())
-    for name in chance.choices(names, weights, k=3000):
-        getattr(world, name)(chance.randrange(3), chance.randrange(1, 8))
+    for name in rng.choices(names, weights, k=3000):
+        getattr(world, name)(rng.randrange(3), rng.randrange(1, 8))
     world.finish()
     return world
 
 
-def test_nothing_is_lost_doubled_or_out_of_order_in_any_of_these_runs() -> None:
-    changes = [len(simulate(seed).seen().state(0).history.epochs) - 1 for seed in range(200)]
+def test_no_record_is_lost_duplicated_or_reordered_in_random_runs() -> None:
+    changes = [len(simulate(seed).current_ledger().state(0).history.epochs) - 1 for seed in range(200)]
     assert sum(changes) > 400, "changes rarely complete, so the runs test little"
 
 
 @pytest.mark.parametrize("without", MECHANISMS)
-def test_the_simulation_finds_that_a_mechanism_is_missing(without: str) -> None:
+def test_the_simulation_fails_if_a_safety_mechanism_is_missing(without: str) -> None:
     for seed in range(400):
         try:
             simulate(seed, without)
@@ -291,15 +291,15 @@ def test_the_simulation_finds_that_a_mechanism_is_missing(without: str) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(list(WEIGHTS)), st.integers(0, 2), st.integers(1, 7)), max_size=120)
 )
-def test_nothing_is_lost_doubled_or_out_of_order_whatever_happens(steps: list[tuple[str, int, int]]) -> None:
+def test_no_record_is_lost_duplicated_or_reordered_after_any_steps(steps: list[tuple[str, int, int]]) -> None:
     world = World()
     for name, index, number in steps:
         getattr(world, name)(index, number)
-        world.every_committed_record_is_in_the_stretch_of_its_epoch()
+        world.check_committed_records()
     world.finish()
 
 
-def test_a_record_of_a_kind_that_is_not_known_has_no_effect() -> None:
+def test_a_control_record_of_an_unknown_kind_has_no_effect() -> None:
     ledger = Ledger("orders")
     ledger.apply("something/else", {"new": 1})
     assert ledger.states() == {}

@@ -1,4 +1,4 @@
-"""Reading a split partition: each key in order and every record once, for any changes, amounts read, and records left in buffers."""
+"""Reading a split partition: each key in order and every record once, for any changes, read sizes and buffered records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Topic:
 
 
 class Reader:
-    """Reads a random part of what it may read, and processes a random part of what it has buffered, logs in any order."""
+    """Reads a random part of what the limits allow and processes a random part of its buffers, with the logs in any order."""
 
     def __init__(self, data: st.DataObject) -> None:
         self._data = data
@@ -46,16 +46,16 @@ class Reader:
     def run(self, topic: Topic, *, everything: bool = False) -> None:
         buffered = {log for log, records in self._buffers.items() if records}
         epoch = reading(topic.history, self.positions, buffered)
-        may = limits(topic.history, epoch, self.positions)
+        log_limits = limits(topic.history, epoch, self.positions)
         for log in self._data.draw(st.permutations(LOGS)) if not everything else LOGS:
             end = len(topic.logs[log])
-            limit = may.get(log, end)
+            limit = log_limits.get(log, end)
             assert limit is None or limit >= self.positions[log]
             left = (end if limit is None else min(limit, end)) - self.positions[log]
             taken = left if everything else self._data.draw(st.integers(0, left))
-            at = self.positions[log]
-            self._buffers[log] += topic.logs[log][at : at + taken]
-            self.positions[log] = at + taken
+            start = self.positions[log]
+            self._buffers[log] += topic.logs[log][start : start + taken]
+            self.positions[log] = start + taken
         for log in LOGS:
             waiting = self._buffers[log]
             done = len(waiting) if everything else self._data.draw(st.integers(0, len(waiting)))
@@ -65,10 +65,10 @@ class Reader:
 
 def check_order(reader: Reader, topic: Topic) -> None:
     assert sorted(number for _, number in reader.processed) == list(range(topic.sent))
-    of_key: dict[bytes, list[int]] = defaultdict(list)
+    numbers_of_key: dict[bytes, list[int]] = defaultdict(list)
     for key, number in reader.processed:
-        of_key[key].append(number)
-    assert all(numbers == sorted(numbers) for numbers in of_key.values())
+        numbers_of_key[key].append(number)
+    assert all(numbers == sorted(numbers) for numbers in numbers_of_key.values())
 
 
 @given(CHANGES, st.data())
@@ -90,7 +90,7 @@ def test_each_key_is_processed_in_order_and_every_record_once(
 def test_each_key_stays_in_order_if_the_fan_out_topic_is_deleted_after_a_merge(
     changes: list[tuple[int, list[bytes]]], data: st.DataObject
 ) -> None:
-    """The next split creates it again. It then ended before the end of its earlier epoch, which seemed to be unread."""
+    """A regression: the next split creates the topic again, shorter than in its earlier epoch, which then seemed to be unread."""
     topic, reader = Topic(), Reader(data)
     for ranges, keys in [(2, KEYS), (1, KEYS), *changes, (2, KEYS)]:
         topic.send(keys)

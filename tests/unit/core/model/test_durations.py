@@ -17,12 +17,12 @@ from millstream.core.model.durations import millis
         (timedelta(days=1), 86_400_000),
     ],
 )
-def test_is_given_in_milliseconds(duration: timedelta | int, expected: int) -> None:
+def test_a_duration_is_converted_to_milliseconds(duration: timedelta | int, expected: int) -> None:
     assert millis(duration) == expected
 
 
 @pytest.mark.parametrize("duration", [1.5, "1s", None, True])
-def test_refuses_what_has_no_unit(duration: object) -> None:
+def test_an_object_that_is_not_a_duration_is_refused(duration: object) -> None:
     with pytest.raises(
         TypeError, match=r"a duration must be a datetime\.timedelta or an int of milliseconds, not"
     ):

@@ -15,7 +15,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_is_shown_by_class_and_message(kind: type[errors.MillstreamError]) -> None:
+def test_an_error_keeps_its_class_and_message_when_it_is_pickled(kind: type[errors.MillstreamError]) -> None:
     error = pickle.loads(pickle.dumps(kind("what, where, what now")))
     assert (type(error), error.message, str(error)) == (
         kind,
@@ -24,6 +24,6 @@ def test_is_shown_by_class_and_message(kind: type[errors.MillstreamError]) -> No
     )
 
 
-def test_all_can_be_caught_at_once() -> None:
+def test_all_errors_derive_from_millstream_error() -> None:
     assert len(CLASSES) > 10
     assert all(issubclass(kind, errors.MillstreamError) for kind in CLASSES)

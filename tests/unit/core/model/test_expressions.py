@@ -1,4 +1,4 @@
-"""Expressions mean the Python expressions they look like, for one value and for many."""
+"""Expressions compute the same as the Python expressions they look like, for one value and for many."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PAIRS: list[tuple[ms.Expression, Callable[[int, int], Any]]] = [
 
 
 @given(values=st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5))))
-def test_an_expression_gives_what_python_gives(values: list[tuple[int, int]]) -> None:
+def test_an_expression_computes_the_same_as_python(values: list[tuple[int, int]]) -> None:
     rows = [{"a": a, "b": b} for a, b in values]
     for expression, function in PAIRS:
         expected = [function(a, b) for a, b in values]
@@ -61,12 +61,12 @@ def test_an_expression_gives_what_python_gives(values: list[tuple[int, int]]) ->
         assert list(expression.over(rows)) == expected
 
 
-def test_an_expression_is_not_true_or_false() -> None:
+def test_an_expression_has_no_truth_value() -> None:
     with pytest.raises(TypeError, match="join conditions"):
         bool(A > 0)
 
 
-def test_other_misuse_says_what_to_write_instead() -> None:
+def test_the_errors_of_other_misuse_say_what_to_write_instead() -> None:
     with pytest.raises(TypeError, match="is_in"):
         assert 1 in A
     with pytest.raises(TypeError, match="no elements"):
@@ -98,7 +98,7 @@ def test_an_expression_is_shown_as_it_is_written_with_parentheses_around_its_par
     assert repr(pickle.loads(pickle.dumps(expression))) == text
 
 
-def test_a_description_says_what_expressions_compute() -> None:
+def test_a_description_shows_what_expressions_compute() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").filter(A > 10, name="large").map_values(ms.struct("a"), name="short").to("out")
     assert (
@@ -107,12 +107,12 @@ def test_a_description_says_what_expressions_compute() -> None:
     )
 
 
-def test_an_expression_can_travel() -> None:
-    travelled = pickle.loads(pickle.dumps((A > 1) & (ms.col("b", default="x") == "x")))
-    assert travelled({"a": 2}) is True
+def test_an_expression_can_be_pickled() -> None:
+    unpickled = pickle.loads(pickle.dumps((A > 1) & (ms.col("b", default="x") == "x")))
+    assert unpickled({"a": 2}) is True
 
 
-def test_a_null_check_guards_what_is_behind_it_in_columns_too() -> None:
+def test_a_null_check_guards_the_following_conditions_in_columns_too() -> None:
     rows = [{"a": 11}, {"a": None}, {"a": 3}]
     guarded = A.is_not_null() & (A > 10)
     assert list(guarded.over(rows)) == [True, False, False]
@@ -132,7 +132,7 @@ def test_a_key_can_be_an_expression() -> None:
     ]
 
 
-def test_a_missing_field_fails_its_record_only() -> None:
+def test_a_missing_field_fails_only_its_record() -> None:
     builder = ms.StreamsBuilder()
     paid = builder.stream("paid", value=ms.serdes.json).filter(ms.col("amount") > 10)
     paid.map_values(ms.col("amount") * 2).to("large", value=ms.serdes.json)

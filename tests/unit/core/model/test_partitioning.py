@@ -17,13 +17,13 @@ JAVA = {
 
 
 @pytest.mark.parametrize(("key", "signed"), JAVA.items())
-def test_hashes_as_java_does(key: bytes, signed: int) -> None:
+def test_keys_are_hashed_as_in_java(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
 
 
 @pytest.mark.parametrize(("key", "signed"), JAVA.items())
 @pytest.mark.parametrize("partitions", [1, 2, 7, 100])
-def test_a_partition_is_chosen_as_java_does(key: bytes, signed: int, partitions: int) -> None:
+def test_a_partition_is_chosen_as_in_java(key: bytes, signed: int, partitions: int) -> None:
     assert partition_of(key, partitions) == (signed & 0x7FFFFFFF) % partitions
 
 

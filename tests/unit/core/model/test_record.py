@@ -21,12 +21,12 @@ def test_a_changed_copy_leaves_the_record_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["key", "value", "timestamp", "headers"])
-def test_cannot_be_changed_in_place(name: str) -> None:
+def test_a_record_cannot_be_changed_in_place(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"immutable; use with_{name}\(\.\.\.\)"):
         setattr(RECORD, name, None)
 
 
-def test_is_a_value() -> None:
+def test_a_record_is_hashable_comparable_and_picklable() -> None:
     assert hash(RECORD) == hash(copy.copy(RECORD))
     assert pickle.loads(pickle.dumps(RECORD)) == RECORD
     assert ("k", 1, 5, RECORD.headers) != RECORD
@@ -34,20 +34,20 @@ def test_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: ms.Record("k", 1, -1), lambda: RECORD.with_timestamp(-5)])
-def test_has_no_negative_timestamp(make: object) -> None:
+def test_a_negative_timestamp_is_refused(make: object) -> None:
     with pytest.raises(ValueError, match="must not be negative: -"):
         make()  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("make", [lambda: ms.Record("k", 1, 1 << 63), lambda: RECORD.with_timestamp(1 << 64)])
-def test_has_no_timestamp_that_a_topic_cannot_contain(make: Callable[[], object]) -> None:
+def test_a_timestamp_that_a_topic_cannot_contain_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="must be at most 9223372036854775807: "):
         make()
     assert ms.Record("k", 1, (1 << 63) - 1).timestamp == (1 << 63) - 1
 
 
 @pytest.mark.parametrize("timestamp", [1.5, "now", None])
-def test_has_a_whole_timestamp(timestamp: object) -> None:
+def test_a_timestamp_that_is_not_an_int_is_refused(timestamp: object) -> None:
     with pytest.raises(TypeError, match=f"timestamp of a record must be an int of ms, not {timestamp!r}"):
         ms.Record("k", 1, timestamp)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="must be an int of ms"):
@@ -67,7 +67,7 @@ def test_has_a_whole_timestamp(timestamp: object) -> None:
         "ab",
     ],
 )
-def test_has_headers_that_a_topic_can_contain(headers: object) -> None:
+def test_headers_that_a_topic_cannot_contain_are_refused(headers: object) -> None:
     with pytest.raises(TypeError, match="headers of a record must be pairs of a name and bytes or None"):
         ms.Record("k", 1, 5, headers)  # type: ignore[arg-type]
 
@@ -86,7 +86,7 @@ class TestColumns:
             ([(("h", b""),)], None, [(("h", b""),), ()]),
         ],
     )
-    def test_records_without_headers_get_empty_ones_beside_others(
+    def test_records_without_headers_get_empty_headers_when_others_have_headers(
         self, first: list[ms.Record], second: list[ms.Record], together: list[ms.Record]
     ) -> None:
         records = Records([b"a"], [b"1"], [1], [0], first)
@@ -99,7 +99,7 @@ class TestColumns:
         records.extend(Records([b"b"], [b"2"], [2], partitions=[-1]))
         assert records.partitions == [3, -1]
 
-    def test_bytes_are_those_of_keys_and_values(self) -> None:
+    def test_the_byte_count_includes_keys_and_values(self) -> None:
         assert Records([b"abc", None, b""], [None, b"12", b"3"], [0, 0, 0]).byte_count() == 6
         assert Records().byte_count() == 0
 

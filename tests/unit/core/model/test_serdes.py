@@ -66,17 +66,19 @@ ROUND_TRIPS: list[tuple[ms.Serde[Any], Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("serde", "value", "data"), ROUND_TRIPS)
-def test_writes_what_java_writes_and_reads_it(serde: ms.Serde[Any], value: Any, data: bytes) -> None:
+def test_a_serde_writes_and_reads_the_bytes_that_java_writes(
+    serde: ms.Serde[Any], value: Any, data: bytes
+) -> None:
     assert serde.serialize(value) == data
     assert serde.deserialize(data) == value
 
 
 @pytest.mark.parametrize(("serde", "value", "data"), ROUND_TRIPS)
-def test_travels_to_other_processes(serde: ms.Serde[Any], value: Any, data: bytes) -> None:
+def test_a_serde_can_be_pickled(serde: ms.Serde[Any], value: Any, data: bytes) -> None:
     assert pickle.loads(pickle.dumps(serde)).serialize(value) == data
 
 
-def test_pickle_keeps_any_object() -> None:
+def test_the_pickle_serde_keeps_any_object() -> None:
     value = {("a", 1): {1, 2}}
     assert ms.serdes.pickle.deserialize(ms.serdes.pickle.serialize(value)) == value
 
@@ -112,12 +114,14 @@ def test_pickle_keeps_any_object() -> None:
         (ms.serdes.pickle, lambda: 1, r"serdes\.pickle cannot write function: "),
     ],
 )
-def test_a_misfit_names_the_serde_and_the_object(serde: ms.Serde[Any], value: Any, message: str) -> None:
+def test_the_error_for_an_object_that_does_not_fit_names_the_serde_and_the_object(
+    serde: ms.Serde[Any], value: Any, message: str
+) -> None:
     with pytest.raises(SerdeError, match=message):
         serde.serialize(value)
 
 
-def test_a_misfit_does_not_repeat_a_long_object() -> None:
+def test_the_error_for_an_object_that_does_not_fit_shortens_it() -> None:
     with pytest.raises(SerdeError) as caught:
         ms.serdes.int64.serialize("x" * 1000)  # type: ignore[arg-type]
     assert len(caught.value.message) < 250
@@ -161,12 +165,12 @@ def test_only_objects_that_cannot_change_may_stay_in_memory() -> None:
 
 
 @pytest.mark.parametrize("accepts", [str, [str], ("str",)])
-def test_what_a_serde_accepts_are_types(accepts: Any) -> None:
+def test_the_accepted_types_of_a_serde_must_be_a_tuple_of_types(accepts: Any) -> None:
     with pytest.raises(ArgumentError, match="of: accepts must be a tuple of types"):
         ms.serdes.of(str.encode, bytes.decode, accepts=accepts)
 
 
-def test_a_serde_of_ones_own() -> None:
+def test_a_custom_serde_has_the_given_functions_and_name() -> None:
     celsius = ms.serdes.of(lambda t: b"%d" % t, lambda b: int(b), name="celsius", immutable=True)
     assert (celsius.deserialize(celsius.serialize(20)), repr(celsius), celsius.immutable) == (
         20,
@@ -192,17 +196,17 @@ def test_a_change_keeps_both_values_and_their_nulls(pair: tuple[str | None, str 
     ],
     ids=["string", "int64", "float64"],
 )
-def test_many_objects_are_written_quickly_as_one_by_one(serde: Any, good: list[Any], bad: list[Any]) -> None:
+def test_the_fast_path_writes_many_objects_as_one_by_one(serde: Any, good: list[Any], bad: list[Any]) -> None:
     assert quickly(serde.serialize, good) == [serde.serialize(value) for value in good]
     for value in bad:
         assert quickly(serde.serialize, [*good, value]) is None
 
 
-def test_other_serdes_have_no_quick_way() -> None:
+def test_other_serdes_have_no_fast_path() -> None:
     assert quickly(ms.serdes.json.serialize, [1]) is None
 
 
-def test_many_strings_are_read_quickly_as_one_by_one() -> None:
+def test_the_fast_path_reads_many_strings_as_one_by_one() -> None:
     read = ms.serdes.string.deserialize
     assert quickly(read, [b"", "ü".encode()]) == ["", "ü"]
     for item in (b"\xff", None, "text"):
@@ -217,14 +221,14 @@ def test_bytes_are_not_copied(convert: Any) -> None:
         assert quickly(convert, [b"a", item]) is None
 
 
-def test_what_32_bits_do_not_hold_is_the_same_wherever_micro_batches_are_cut() -> None:
+def test_a_store_rounds_values_to_32_bits_when_they_are_put() -> None:
     store = open_store(ms.stores.key_value("s", ms.serdes.string, ms.serdes.float32), MemoryStores())
     store.put("a", 0.1)
     assert store.get("a") == ms.serdes.float32.deserialize(ms.serdes.float32.serialize(0.1)) != 0.1
 
 
 @pytest.mark.parametrize("written", ["text", 5, bytearray(b"x")])
-def test_what_a_serde_of_ones_own_writes_is_bytes(written: object) -> None:
+def test_a_custom_serde_must_write_bytes(written: object) -> None:
     kind = type(written).__name__
     message = f"serialize of the serde 'own' returned {kind}, not bytes; correct the function"
     plain = ms.serdes.of(lambda value: written, bytes.decode, name="own")  # type: ignore[arg-type, return-value]
@@ -241,7 +245,7 @@ def test_what_a_serde_of_ones_own_writes_is_bytes(written: object) -> None:
         serialize_for_topic(in_context, "a", "out", "value", ())
 
 
-def test_a_serde_of_ones_own_may_write_null_and_equals_one_of_the_same_functions() -> None:
+def test_a_custom_serde_may_write_null_and_equals_one_with_the_same_functions() -> None:
     def null(value: str) -> Any:
         return None
 
@@ -249,7 +253,7 @@ def test_a_serde_of_ones_own_may_write_null_and_equals_one_of_the_same_functions
     assert ms.serdes.of(null, bytes.decode) == ms.serdes.of(null, bytes.decode)
 
 
-# A type checker refuses these functions, which users without one write.
+# A type checker refuses these functions, but users may work without one.
 NULL: Any = ms.serdes.of(lambda value: None, bytes.decode, name="own")  # type: ignore[arg-type, return-value]
 NULL_IN_CONTEXT: Any = ms.serdes.in_context(
     lambda value, context: None,  # type: ignore[arg-type, return-value]
@@ -274,7 +278,7 @@ KEPT_BY: dict[str, Callable[[ms.StreamsBuilder], Any]] = {
 
 @pytest.mark.parametrize("commit_every", [1, 20])
 @pytest.mark.parametrize("keep", KEPT_BY.values(), ids=KEPT_BY)
-def test_null_where_a_store_needs_bytes_names_the_serde_and_follows_the_policy(
+def test_a_null_where_a_store_needs_bytes_names_the_serde_and_follows_the_policy(
     keep: Any, commit_every: int
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -293,13 +297,15 @@ def test_null_where_a_store_needs_bytes_names_the_serde_and_follows_the_policy(
     run(policies=ErrorPolicies(process="skip"))
 
 
-def test_a_windowed_key_is_not_null() -> None:
+def test_a_windowed_key_cannot_be_null() -> None:
     for serde in (ms.serdes.time_windowed(NULL, 5), ms.serdes.session_windowed(NULL)):
         with pytest.raises(SerdeError, match="'own' returned None where a null is impossible"):
             serde.serialize(ms.Windowed("a", 0, 5))
 
 
 class TestInContext:
+    """Serdes that receive topic and headers, as ``Serializer.serialize(topic, headers, data)`` does."""
+
     def test_headers_that_no_topic_can_contain_are_refused(self) -> None:
         def write(value: str, context: Any) -> bytes:
             context.headers.append(("schema", 1))
@@ -308,8 +314,6 @@ class TestInContext:
         serde = ms.serdes.in_context(write, lambda data, context: data.decode())
         with pytest.raises(TypeError, match="headers of a record must be pairs"):
             serialize_for_topic(serde, "a", "out", "value", ())
-
-    """Serdes that see topic and headers, as ``Serializer.serialize(topic, headers, data)`` does."""
 
     seen: list[tuple[str | None, str, tuple[Any, ...]]]
 
@@ -327,7 +331,7 @@ class TestInContext:
 
         return ms.serdes.in_context(write, read, name="with-schema")
 
-    def test_a_sink_gives_topic_side_and_headers_and_takes_what_is_appended(self) -> None:
+    def test_a_sink_passes_topic_side_and_headers_and_sends_appended_headers(self) -> None:
         serde = self.serde()
         builder = ms.StreamsBuilder()
         builder.stream("in").to("out", key=serde, value=serde)
@@ -339,7 +343,7 @@ class TestInContext:
         ((_, records),) = outcome.sends
         assert records.headers == [(("h", b"1"), ("schema-key", b"7"), ("schema-value", b"7"))]
 
-    def test_a_source_gives_topic_side_and_headers(self) -> None:
+    def test_a_source_passes_topic_side_and_headers(self) -> None:
         serde = self.serde()
         builder = ms.StreamsBuilder()
         builder.stream("in", key=serde, value=serde).to("out", key=ms.serdes.string, value=ms.serdes.string)
@@ -351,7 +355,7 @@ class TestInContext:
             ("in", "key", ()),
         ]
 
-    def test_a_store_has_neither(self) -> None:
+    def test_a_store_passes_neither_topic_nor_headers(self) -> None:
         serde = self.serde()
         builder = ms.StreamsBuilder()
         builder.stream("in").map_values(lambda value: value).to_table(store="s", value=serde)

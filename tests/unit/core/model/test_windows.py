@@ -22,7 +22,7 @@ def hopping(draw: st.DrawFn) -> ms.HoppingWindows:
 
 
 @given(windows=hopping(), timestamp=st.integers(0, 500))
-def test_a_record_belongs_to_every_window_of_the_grid_that_holds_its_time(
+def test_a_record_belongs_to_every_window_of_the_grid_that_contains_its_timestamp(
     windows: ms.HoppingWindows, timestamp: int
 ) -> None:
     grid = range(0, 501, windows.advance_ms)
@@ -73,13 +73,13 @@ def test_impossible_sessions_are_refused(gap: int, grace: int, message: str) -> 
         ms.SessionWindows(gap, grace=grace)
 
 
-def test_nobody_gets_a_grace_without_choosing_it() -> None:
+def test_the_grace_must_be_chosen_explicitly() -> None:
     with pytest.raises(TypeError, match="grace"):
         ms.TumblingWindows(1000)  # type: ignore[call-arg]
 
 
 LAST = (1 << 63) - 1
-"""The last time there is, ms since the epoch: Long.MAX_VALUE."""
+"""The largest timestamp, in ms since the epoch: Long.MAX_VALUE."""
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ LAST = (1 << 63) - 1
     ],
     ids=lambda windows: type(windows).__name__,
 )
-def test_no_window_ends_behind_the_last_time_there_is(windows: Any) -> None:
+def test_no_window_ends_after_the_largest_timestamp(windows: Any) -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().windowed_by(windows).count(store="w")
     counts.to_stream(lambda window, count: str(window.end)).to("out", value=ms.serdes.int64)
@@ -104,7 +104,7 @@ def test_no_window_ends_behind_the_last_time_there_is(windows: Any) -> None:
     assert LAST - 5 <= max(ends) <= LAST
 
 
-def test_keys_of_windows_in_columns_end_there_too() -> None:
+def test_windowed_keys_in_columns_end_at_the_largest_timestamp() -> None:
     keys = Column(known=["a", "b"])
     column = WindowedKeys(keys, ms.serdes.string, [0, LAST - 2], 10)
     assert [(window.start, window.end) for window in column.objects()] == [(0, 10), (LAST - 2, LAST)]

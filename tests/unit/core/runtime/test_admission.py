@@ -32,22 +32,24 @@ TOPICS = st.dictionaries(st.sampled_from("ab"), PARTITIONS, max_size=2)
         "at least one",
     ],
 )
-def test_shares_a_batch_fairly(ends: dict[int, int], limit: int, expected: dict[int, int]) -> None:
+def test_a_batch_is_shared_fairly_among_partitions(
+    ends: dict[int, int], limit: int, expected: dict[int, int]
+) -> None:
     assert admit({"t": dict.fromkeys(ends, 0)}, {"t": ends}, limit) == {"t": expected}
 
 
-def test_goes_on_from_where_each_partition_stands() -> None:
+def test_each_partition_continues_from_its_own_position() -> None:
     start = {"a": {0: 7}, "b": {0: 100, 1: 3}}
     assert admit(start, {"a": {0: 9}, "b": {0: 100, 1: 5}}, 100) == {"a": {0: 9}, "b": {0: 100, 1: 5}}
     assert start == {"a": {0: 7}, "b": {0: 100, 1: 3}}
 
 
-def test_never_goes_back_nor_on_without_an_end() -> None:
+def test_a_position_never_moves_back_and_does_not_move_without_an_end_offset() -> None:
     assert admit({"t": {0: 10, 1: 5}}, {"t": {0: 4}}, 100) == {"t": {0: 10, 1: 5}}
     assert admit({"t": {0: 10}}, {}, 100) == {"t": {0: 10}}
 
 
-def test_ranges_are_what_lies_between_two_positions() -> None:
+def test_ranges_cover_the_offsets_between_two_positions() -> None:
     start, end = {"t": {0: 3, 1: 5}}, {"t": {0: 9, 1: 5}, "new": {0: 2}}
     assert ranges(start, end) == [OffsetRange("t", 0, 3, 9)]
     assert ranges(end, end) == []
@@ -73,16 +75,16 @@ def test_readers_get_equal_shares() -> None:
     assert [sum(r.end - r.start for r in share) for share in shares] == [40, 40, 40]
 
 
-def test_nothing_needs_no_reader() -> None:
+def test_without_ranges_there_are_no_readers() -> None:
     assert packed([], bins=4) == []
 
 
-def test_a_range_whose_records_are_taken_in_order_is_not_cut() -> None:
+def test_a_range_that_must_be_read_whole_is_not_cut() -> None:
     whole = [OffsetRange("calls", 0, 0, 40_000)]
     assert packed(whole, bins=4, whole={"calls"}) == [whole]
 
 
-def test_what_can_be_cut_fills_up_the_readers_beside_what_cannot() -> None:
+def test_ranges_that_can_be_cut_fill_up_the_readers_of_whole_ranges() -> None:
     planned = [
         OffsetRange("free", 0, 0, 60),
         OffsetRange("calls", 0, 0, 50),
@@ -107,8 +109,8 @@ def test_a_run_with_a_limit_reads_evenly_and_never_more(
     available = {(t, p): max(0, ends[t][p] - positions[t][p]) for t in ends for p in ends[t]}
     taken = {(t, p): planned[t][p] - positions[t][p] for t in ends for p in ends[t]}
     assert all(0 <= taken[partition] <= available[partition] for partition in available)
-    wanted = sum(available.values()) if records is None else min(records, sum(available.values()))
-    assert sum(taken.values()) == wanted
+    expected_total = sum(available.values()) if records is None else min(records, sum(available.values()))
+    assert sum(taken.values()) == expected_total
     cut = [taken[partition] for partition in available if taken[partition] < available[partition]]
     assert not cut or max(taken.values()) - min(cut) <= 1, (
         "only an exhausted partition may contribute fewer records"

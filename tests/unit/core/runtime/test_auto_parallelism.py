@@ -26,20 +26,20 @@ def even(seconds: float, work: float, waiting: int = 100) -> Load:
 
 
 def changes(state: AutoParallelism, loads: Iterable[Load], most: int = MOST) -> list[WorkersChange]:
-    found = []
+    decisions = []
     for load in loads:
         state, change = decided(state, load, most)
         if change is not None:
             assert state.workers == change.workers
-            found.append(change)
-    return found
+            decisions.append(change)
+    return decisions
 
 
 def settled(workers: int) -> AutoParallelism:
     return replace(AutoParallelism.of(workers), settled_s=1_000.0)
 
 
-def test_more_workers_when_micro_batches_wait_for_one() -> None:
+def test_workers_are_added_when_micro_batches_wait_for_the_busiest_worker() -> None:
     (change,) = changes(settled(1), [even(2, 1.8)] * 3)
     assert change == WorkersChange(
         2,
@@ -57,23 +57,23 @@ def test_more_workers_when_micro_batches_wait_for_one() -> None:
     ],
     ids=["nothing waits", "other things take the time", "one key range has the work", "no time"],
 )
-def test_no_more_workers_when_they_do_not_help(load: Load) -> None:
+def test_workers_are_not_added_when_they_do_not_help(load: Load) -> None:
     assert changes(settled(1), [load] * 20) == []
 
 
-def test_a_number_that_does_not_help_is_left_out() -> None:
+def test_a_number_of_workers_that_does_not_help_is_skipped() -> None:
     load = Load(2, {1: 1.8, 2: 1.8, 4: 0.9, 8: 0.5}, 100)
     assert [change.workers for change in changes(settled(1), [load] * 3)] == [4]
 
 
-def test_loads_must_agree_in_a_row_for_some_time() -> None:
+def test_consecutive_loads_must_agree_for_some_time() -> None:
     high, middle = even(2, 1.8), even(2, 1.1)
     assert changes(settled(1), [high, high, middle] * 5) == []
     assert changes(settled(1), [even(0.5, 0.45)] * 5) == []
     assert len(changes(settled(1), [even(0.5, 0.45)] * 6)) == 1
 
 
-def test_fewer_workers_when_they_suffice() -> None:
+def test_workers_are_removed_when_fewer_suffice() -> None:
     (change,) = changes(settled(8), [even(1, 0.5, waiting=0)] * 15)
     assert change == WorkersChange(
         2,
@@ -83,12 +83,12 @@ def test_fewer_workers_when_they_suffice() -> None:
     assert [each.workers for each in changes(settled(8), [even(1, 0, waiting=0)] * 15)] == [1]
 
 
-def test_the_largest_number_that_a_load_in_a_row_needs_is_kept() -> None:
+def test_the_largest_number_of_workers_that_recent_loads_need_is_kept() -> None:
     loads = [even(1, 0.0)] * 7 + [even(1, 1.0)] + [even(1, 0.0)] * 7
     assert [change.workers for change in changes(settled(8), loads)] == [4]
 
 
-def test_a_change_waits_for_the_last_one_to_pay() -> None:
+def test_a_change_waits_until_the_previous_change_has_paid_off() -> None:
     state, change = settled(1), None
     state = with_cost(state, 8.0)
     for _ in range(3):
@@ -102,12 +102,12 @@ def test_a_change_waits_for_the_last_one_to_pay() -> None:
     assert after == 40
 
 
-def test_a_start_waits_too() -> None:
+def test_the_first_change_after_a_start_waits_too() -> None:
     assert changes(AutoParallelism.of(1), [even(2, 1.8)] * 4) == []
     assert len(changes(AutoParallelism.of(1), [even(2, 1.8)] * 5)) == 1
 
 
-def test_more_workers_than_cores_are_given_up_whatever_the_load() -> None:
+def test_workers_beyond_the_number_of_cores_are_removed_under_any_load() -> None:
     loads = [even(2, 30)] * 8
     (change,) = changes(settled(16), loads, most=4)
     assert change == WorkersChange(
@@ -116,11 +116,11 @@ def test_more_workers_than_cores_are_given_up_whatever_the_load() -> None:
 
 
 def test_the_maximum_may_fall_between_two_loads() -> None:
-    state, found = settled(8), []
+    state, decisions = settled(8), []
     for most, load in ((8, even(8, 5)), (8, even(8, 5)), (2, even(8, 5))):
         state, change = decided(state, load, most)
-        found.append(change and change.workers)
-    assert found == [None, None, 2]
+        decisions.append(change and change.workers)
+    assert decisions == [None, None, 2]
 
 
 def test_the_maximum_is_a_power_of_two_within_ranges_and_cores() -> None:

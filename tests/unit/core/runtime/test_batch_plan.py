@@ -26,7 +26,7 @@ def test_an_offset_is_written_as_it_was_read() -> None:
     assert json.dumps(BatchPlan.from_json(json.loads(STORED)).to_json()) == STORED
 
 
-def test_an_offset_of_an_older_version_says_less() -> None:
+def test_missing_fields_of_an_older_offset_get_defaults() -> None:
     offset = {"topics": {"in": {"0": 5}}, "tick": 1, "now_ms": 7, "stores": {"s": "x"}, "internal": {}}
     plan = BatchPlan.from_json(offset)
     assert (plan.positions, plan.id, plan.tick, plan.clock) == (
@@ -40,16 +40,16 @@ def test_an_offset_of_an_older_version_says_less() -> None:
     assert (*more, plan.taps) == (None, None, (), None, None, None, ())
 
 
-def test_an_older_offset_does_not_say_which_operators_keep_unfinished_records() -> None:
+def test_an_older_offset_does_not_name_the_operators_of_unfinished_records() -> None:
     assert BatchPlan.from_json({"topics": {}, "unfinished": ["s"]}).topology.unfinished == {"s": ""}
 
 
-def test_the_message_to_a_task_crosses() -> None:
+def test_the_initialization_message_to_a_task_survives_encoding() -> None:
     message = Initialization(rebuild=True, new_topics=("s",))
     assert Initialization.decode(message.encode()) == message
 
 
-def test_what_no_broker_knows_is_said() -> None:
+def test_unknown_remaining_inputs_are_written_as_unknown() -> None:
     assert (
         RemainingInputs.from_json({"lag": {}, "until": {}, "paused": [], "bounded": False})
         == RemainingInputs()
@@ -57,7 +57,7 @@ def test_what_no_broker_knows_is_said() -> None:
     assert RemainingInputs(unknown=True).to_json()["unknown"]
 
 
-def test_what_remains_crosses() -> None:
+def test_remaining_inputs_survive_encoding() -> None:
     log = TopicPartition("orders-fanout-0", 1)
     remaining = RemainingInputs({log: 3}, {log: 70}, frozenset(["paused"]), closed=frozenset([log]))
     assert RemainingInputs.from_json(json.loads(json.dumps(remaining.to_json()))) == remaining

@@ -1,4 +1,4 @@
-"""The life cycle: every state with every event, and what has to hold for the table as a whole."""
+"""The life cycle: every state with every event, and the invariants of the table as a whole."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_every_state_with_every_event(state: State, event: Event) -> None:
+def test_every_event_in_every_state_leads_to_the_expected_state(state: State, event: Event) -> None:
     assert state_after(state, event) == EXPECTED[state][list(Event).index(event)]
 
 

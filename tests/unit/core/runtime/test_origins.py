@@ -26,7 +26,7 @@ from millstream.core.runtime.origins import (
 from unit.helpers import Quiet
 
 
-def test_only_topics_in_front_of_what_finishes_later_are_committed_later() -> None:
+def test_only_topics_that_feed_late_finishing_operators_through_the_shuffle_are_committed_later() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(["a", "b"]).repartition(name="again").map_values_async(str.upper).to("out")
     builder.stream("c").repartition(name="once-more").process(Quiet, acknowledges=True)
@@ -39,22 +39,22 @@ def test_only_topics_in_front_of_what_finishes_later_are_committed_later() -> No
     assert topics_committed_later(plan) == {"a", "b", "c"}
 
 
-def test_offsets_say_the_micro_batch_however_many_records_it_brings() -> None:
+def test_offsets_identify_the_micro_batch_for_any_number_of_records() -> None:
     for lane in (0, 1, 1023, 1024, 1 << 40):
         for start in (0, 5, (1 << 30) - 2, 1 << 45):
-            found = offsets_from(first_offset(9, lane), start, 5)
-            assert {batch_of(offset) for offset in found} == {9}
-            assert len(set(found)) == 5
+            offsets = offsets_from(first_offset(9, lane), start, 5)
+            assert {batch_of(offset) for offset in offsets} == {9}
+            assert len(set(offsets)) == 5
 
 
 @pytest.mark.parametrize("start", [0, 1 << 20, (1 << 20) - 5, (1 << 40) - 5])
-def test_records_of_different_partitions_have_different_offsets_wherever_they_are_read(start: int) -> None:
+def test_records_of_different_partitions_have_different_offsets(start: int) -> None:
     behind = offsets_from(first_offset(9, 4), start, 10)
     ahead = offsets_from(first_offset(9, 5), 0, 10)
     assert len({*behind, *ahead}) == 20
 
 
-def test_what_is_known_of_another_checkpoint_commits_nothing() -> None:
+def test_unfinished_records_of_an_unknown_micro_batch_commit_nothing() -> None:
     begun = [Begun(6, {"in": {0: 40}}), Begun(8, {"in": {0: 70}})]
     read = {"in": {0: 90}}
     assert committable(read, begun, {}) == read
@@ -63,12 +63,12 @@ def test_what_is_known_of_another_checkpoint_commits_nothing() -> None:
     assert committable(read, [], {"in": 5}) == {}
 
 
-def test_a_topic_that_is_shorter_than_it_was_is_committed_no_further_than_it_is_read() -> None:
+def test_a_topic_that_became_shorter_is_committed_no_further_than_it_is_read() -> None:
     begun = [Begun(6, {"in": {0: 40, 1: 3}})]
     assert committable({"in": {0: 5, 1: 4, 2: 9}}, begun, {"in": 6}) == {"in": {0: 5, 1: 3}}
 
 
-def test_beginnings_are_kept_as_long_as_they_may_matter() -> None:
+def test_beginnings_of_micro_batches_are_kept_while_they_may_be_needed() -> None:
     begun: tuple[Begun, ...] = ()
     for batch in range(5):
         begun = begun_after(begun, Begun(batch, {"in": {0: batch * 10}}), {"in": 2} if batch > 2 else {})
@@ -77,7 +77,7 @@ def test_beginnings_are_kept_as_long_as_they_may_matter() -> None:
     assert begun_from_json(begun_to_json(begun)) == begun
 
 
-def test_micro_batches_that_read_nothing_take_no_place() -> None:
+def test_beginnings_of_micro_batches_that_read_nothing_are_not_kept() -> None:
     begun: tuple[Begun, ...] = ()
     for batch in range(100):
         begun = begun_after(begun, Begun(batch, {"in": {0: min(batch, 3)}}), {"in": 0})
@@ -90,7 +90,7 @@ def test_the_topic_with_the_oldest_unfinished_record_decides_which_beginnings_ar
     assert begun_after(begun, now, {"a": 3, "b": 1}) == (*begun[1:], now)
 
 
-def test_of_many_beginnings_every_second_is_kept() -> None:
+def test_only_every_second_of_too_many_beginnings_is_kept() -> None:
     begun: tuple[Begun, ...] = ()
     for batch in range(64):
         begun = begun_after(begun, Begun(batch, {"in": {0: batch}}), {"in": 0})
@@ -106,14 +106,14 @@ def test_all_topics_in_front_of_the_shuffle_bring_records() -> None:
     assert topics_in_front(builder.build().plan("app")) == {1: {"a", "b"}}
 
 
-def test_two_repartitions_of_one_part_bring_records_of_both() -> None:
+def test_two_repartitions_of_one_sub_topology_bring_records_of_both_topics() -> None:
     builder = ms.StreamsBuilder()
     first, second = (builder.stream(topic).repartition(name=f"again-{topic}") for topic in "ab")
     first.merge(second).map_values_async(str.upper).to("out")
     assert list(topics_in_front(builder.build().plan("app")).values()) == [{"a", "b"}]
 
 
-def test_a_topic_of_kafka_in_between_is_read_by_itself() -> None:
+def test_topics_in_front_of_an_intermediate_kafka_topic_are_not_included() -> None:
     builder = ms.StreamsBuilder()
     counted = builder.stream("a").group_by_key().count().to_stream()
     counted.repartition(name="again").map_values_async(str).to("out")
@@ -161,7 +161,7 @@ FREE: dict[str, Callable[[ms.StreamsBuilder], object]] = {
 
 
 @pytest.mark.parametrize("build", CALLING.values(), ids=CALLING)
-def test_what_functions_see_in_front_of_the_shuffle_is_read_whole(
+def test_a_topic_whose_records_a_function_sees_before_the_shuffle_is_read_whole(
     build: Callable[[ms.StreamsBuilder], object],
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -170,7 +170,7 @@ def test_what_functions_see_in_front_of_the_shuffle_is_read_whole(
 
 
 @pytest.mark.parametrize("build", FREE.values(), ids=FREE)
-def test_what_no_function_sees_in_front_of_the_shuffle_may_be_cut(
+def test_a_topic_whose_records_no_function_sees_before_the_shuffle_may_be_cut(
     build: Callable[[ms.StreamsBuilder], object],
 ) -> None:
     builder = ms.StreamsBuilder()

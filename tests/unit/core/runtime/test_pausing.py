@@ -1,4 +1,4 @@
-"""Pausing: what an order to pause is about, and which parts of a topology rest then."""
+"""Pausing: which topics a pause request selects, and which sub-topologies then rest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def behind_a_store() -> Plan:
     return builder.build().plan("app")
 
 
-def test_the_plans_are_what_they_are_called() -> None:
+def test_the_plans_read_the_topics_that_these_tests_assume() -> None:
     plan = two_parts_and_a_shuffle()
     assert plan.broker_topics == ("lines", "notes", "orders", "prices")
     assert plan.internal_topics[INTERNAL].through_shuffle
@@ -52,7 +52,7 @@ def test_the_plans_are_what_they_are_called() -> None:
     ],
     ids=["everything", "a topic", "a sub-topology", "both", "no topic", "no sub-topology"],
 )
-def test_an_order_is_about_topics(
+def test_a_pause_request_selects_topics(
     topics: Sequence[str] | None, subtopologies: Sequence[int] | None, chosen: set[str]
 ) -> None:
     assert chosen_topics(two_parts_and_a_shuffle(), topics, subtopologies) == chosen
@@ -73,7 +73,7 @@ def test_an_internal_topic_on_the_broker_is_paused_by_its_name_or_its_reader() -
     ],
     ids=["unknown topic", "the shuffle", "unknown sub-topology", "behind the shuffle"],
 )  # fmt: skip
-def test_unknown_names_are_refused_with_the_known_ones(
+def test_unknown_names_are_refused_with_a_list_of_the_known_names(
     topics: Sequence[str] | None, subtopologies: Sequence[int] | None, expected: str
 ) -> None:
     with pytest.raises(ControlError) as caught:
@@ -81,7 +81,7 @@ def test_unknown_names_are_refused_with_the_known_ones(
     assert expected in str(caught.value)
 
 
-def test_one_text_is_not_a_list_of_topics() -> None:
+def test_a_single_string_is_not_a_list_of_topics() -> None:
     with pytest.raises(TypeError, match=r"such as \['lines'\]"):
         chosen_topics(two_parts_and_a_shuffle(), "lines")
 
@@ -98,11 +98,11 @@ def test_one_text_is_not_a_list_of_topics() -> None:
     ],
     ids=["nothing", "one of two", "and what it feeds", "one of two again", "without a shuffle", "everything"],
 )
-def test_a_part_rests_when_nothing_can_reach_it(paused: list[str], rests: set[int]) -> None:
+def test_a_sub_topology_rests_when_no_record_can_reach_it(paused: list[str], rests: set[int]) -> None:
     assert resting(two_parts_and_a_shuffle(), paused) == rests
 
 
-def test_a_part_behind_a_topic_of_the_broker_rests_when_that_is_paused() -> None:
+def test_a_sub_topology_that_reads_an_internal_broker_topic_rests_when_the_topic_is_paused() -> None:
     assert resting(behind_a_store(), ["people"]) == {0}
     assert resting(behind_a_store(), [INTERNAL]) == {1}
     assert resting(behind_a_store(), ["people", INTERNAL]) == {0, 1}

@@ -40,7 +40,7 @@ def after(target: Target, before: int | None = 50) -> int:
         (Target("listed", listed={"u": {0: 77}}), 50),
     ],
 )
-def test_each_way_to_say_where(target: Target, expected: int) -> None:
+def test_each_kind_of_target_sets_the_offset(target: Target, expected: int) -> None:
     assert after(target) == expected
 
 
@@ -49,12 +49,12 @@ def test_a_time_after_the_last_record_is_the_end() -> None:
     assert move == Move("t", 0, None, 90)
 
 
-def test_what_is_not_moved_stays_or_begins() -> None:
+def test_a_topic_that_is_not_moved_stays_or_starts_at_the_beginning() -> None:
     assert moves(Target("latest"), ["other"], {"t": {0: 50}}, LOG_OFFSETS) == [Move("t", 0, 50, 50, "stays")]
     assert moves(Target("latest"), ["other"], {}, LOG_OFFSETS) == [Move("t", 0, None, 10, "stays")]
 
 
-def test_nobody_shifts_from_nowhere() -> None:
+def test_a_shift_without_a_committed_offset_is_refused() -> None:
     with pytest.raises(SettingsError, match="cannot be shifted by 3"):
         after(Target("shift", 3), before=None)
 
@@ -62,24 +62,24 @@ def test_nobody_shifts_from_nowhere() -> None:
 @given(
     st.sampled_from(["earliest", "latest", "offset", "shift"]), st.integers(-200, 200), st.integers(0, 200)
 )
-def test_nobody_begins_where_there_is_nothing(kind: str, value: int, before: int) -> None:
+def test_the_new_offset_is_always_within_the_log(kind: str, value: int, before: int) -> None:
     assert 10 <= after(Target(kind, value), before) <= 90  # type: ignore[arg-type]
 
 
-def test_times_are_utc_unless_they_say_otherwise() -> None:
+def test_times_without_a_time_zone_are_in_utc() -> None:
     assert timestamp_ms("1970-01-02") == timestamp_ms("1970-01-02T00:00:00Z") == 86_400_000
     assert timestamp_ms("1970-01-02T02:00:00+02:00") == 86_400_000
     with pytest.raises(SettingsError, match="is not a date and time"):
         timestamp_ms("yesterday")
 
 
-def test_lines_of_a_file() -> None:
+def test_offsets_are_read_from_the_lines_of_a_file() -> None:
     assert listed_offsets(["t,0,5", "", '"u",1,7']) == {"t": {0: 5}, "u": {1: 7}}
     with pytest.raises(SettingsError, match="line 2 is 't;0;5'"):
         listed_offsets(["t,0,5", "t;0;5"])
 
 
-def test_topics_that_an_application_has_made() -> None:
+def test_internal_topics_are_found_by_the_name_of_the_application() -> None:
     existing = [
         "app-x-repartition",
         "app-x-changelog",
@@ -94,7 +94,7 @@ def test_topics_that_an_application_has_made() -> None:
     assert internal_topics("app", existing, ["app", "app-2"])[1] == {"app-2-z-changelog": "app-2"}
 
 
-def test_a_topic_of_the_users_is_not_internal_because_it_ends_like_one_with_commits() -> None:
+def test_a_user_topic_whose_name_ends_in_commits_is_not_internal() -> None:
     existing = ["shop-commits", "shop-eu-commits", "shop-git-commits"]
     assert internal_topics("shop", existing, ["shop"]) == (["shop-commits"], {})
     assert internal_topics("shop", existing, ["shop", "shop-eu"])[1] == {"shop-eu-commits": "shop-eu"}

@@ -40,7 +40,7 @@ def test_tasks_that_run_at_once_share_the_limit_in_the_order_of_their_ids(
 
 @pytest.mark.parametrize("per_task", range(1, 9))
 @pytest.mark.parametrize("total", range(1, 25))
-def test_whatever_tasks_run_at_once_keep_to_the_limit(per_task: int, total: int) -> None:
+def test_any_tasks_that_run_at_once_keep_to_the_limit(per_task: int, total: int) -> None:
     tasks = [TaskId(0, number) for number in range(10)]
     if total < per_task:
         with pytest.raises(ms.errors.SettingsError, match=f"num_stream_threads={total} is less"):
@@ -52,25 +52,25 @@ def test_whatever_tasks_run_at_once_keep_to_the_limit(per_task: int, total: int)
         assert sum(threads[-concurrent:]) <= max(total, concurrent)
         assert sum(threads[-concurrent:]) == max(
             min(total, per_task * concurrent), concurrent
-        )  # and use all of it
+        )  # and use the whole limit
 
 
-def wanted(value: Any) -> bool:
+def is_true(value: Any) -> bool:
     return bool(value)
 
 
 def threaded_nodes(build: Callable[[Stream], object]) -> list[str] | None:
-    """Return the nodes that several threads may run; those at which they hand over are in brackets."""
+    """Return the nodes that several threads may run; the nodes at which they hand over records are in brackets."""
     builder = ms.StreamsBuilder()
     build(builder.stream("in"))
     sub = builder.build().plan("app").subtopologies[0]
-    found = prefix_of(sub, sub.sources[0])
-    if found is None:
+    prefix = prefix_of(sub, sub.sources[0])
+    if prefix is None:
         return None
-    kinds = {name: type(sub.nodes[name]).__name__ for name in found.nodes}
+    kinds = {name: type(sub.nodes[name]).__name__ for name in prefix.nodes}
     return [
         f"[{kinds[name]}]" if type(node).__name__ == "Border" else kinds[name]
-        for name, node in list(found.nodes.items())[1:]
+        for name, node in list(prefix.nodes.items())[1:]
     ]
 
 
@@ -85,12 +85,12 @@ def counted(stream: Stream) -> None:
 
 
 def mapped(stream: Stream) -> None:
-    stream.map_values(wanted).to("out", value=ms.serdes.json)
+    stream.map_values(is_true).to("out", value=ms.serdes.json)
 
 
 def branched(stream: Stream) -> None:
-    ways = stream.split().branch(lambda key, value: value == "count").default()
-    first, second = ways.values()
+    branches = stream.split().branch(lambda key, value: value == "count").default()
+    first, second = branches.values()
     counted(first)
     mapped(second)
 
@@ -107,22 +107,22 @@ def branched(stream: Stream) -> None:
         (lambda s: s.group_by(lambda key, value: value).count(), ["SelectKey", "WithKey", "Sink"]),
         (lambda s: counted(s.flat_map_values(str.split)), ["FlatMapValues", "[Aggregate]"]),
         (lambda s: s.process(Quiet), None),
-        (lambda s: mapped(s.map_values_async(wanted)), None),
+        (lambda s: mapped(s.map_values_async(is_true)), None),
         (with_two(mapped, counted), ["MapValues", "Sink", "[Aggregate]"]),
         (with_two(counted, mapped), None),
         (with_two(lambda s: s.to("raw"), mapped), ["Sink", "MapValues", "Sink"]),
         (branched, ["Branch", "Pass", "Pass", "[Aggregate]", "MapValues", "Sink"]),
     ],
 )
-def test_a_front_ends_where_something_is_remembered(
+def test_the_threaded_prefix_ends_at_nodes_with_state(
     build: Callable[[Stream], object], expected: list[str] | None
 ) -> None:
     assert threaded_nodes(build) == expected
 
 
-def test_what_two_ways_lead_to_is_no_part_of_a_front_if_one_of_them_comes_behind_its_end() -> None:
+def test_a_node_that_is_also_reached_from_behind_the_prefix_is_not_part_of_it() -> None:
     def build(stream: Stream) -> None:
-        some = stream.filter(lambda key, value: wanted(value))
+        some = stream.filter(lambda key, value: is_true(value))
         counted(stream)
         mapped(some.merge(stream))
 

@@ -36,7 +36,7 @@ def test_records_are_planned_as_tokens_come(times_ms: list[int], counts: list[in
         positions = reached
 
 
-def test_what_nobody_wants_is_kept_for_one_second_only() -> None:
+def test_unused_tokens_are_kept_for_only_one_second() -> None:
     throttle, positions = Throttle(), {"t": {0: 0}}
     for now_ms in range(0, 60_000, 100):
         throttle.advance({"t": 10}, now_ms)
@@ -45,7 +45,7 @@ def test_what_nobody_wants_is_kept_for_one_second_only() -> None:
     assert planned(throttle, positions, FAR) == {"t": {0: 11}}
 
 
-def test_a_lower_rate_is_in_force_at_once_and_a_limit_can_be_lifted() -> None:
+def test_a_lower_rate_applies_at_once_and_a_limit_can_be_lifted() -> None:
     throttle, positions = Throttle(), {"t": {0: 0}}
     throttle.advance({"t": 1_000}, 0)
     throttle.advance({"t": 2}, 500)
@@ -54,7 +54,7 @@ def test_a_lower_rate_is_in_force_at_once_and_a_limit_can_be_lifted() -> None:
     assert planned(throttle, positions, FAR) == FAR
 
 
-def test_other_topics_are_left_alone_and_paused_ones_stay_out() -> None:
+def test_other_topics_are_not_limited_and_paused_topics_stay_excluded() -> None:
     throttle = Throttle()
     throttle.advance({"t": 2, "paused": 2}, 0)
     positions = {"t": {0: 0, 1: 0}, "u": {0: 0}, "paused": {0: 0}}
@@ -64,7 +64,7 @@ def test_other_topics_are_left_alone_and_paused_ones_stay_out() -> None:
     }
 
 
-def test_partitions_share_and_odd_tokens_go_round() -> None:
+def test_partitions_share_the_tokens_and_take_turns_with_single_ones() -> None:
     throttle, positions = Throttle(), {"t": {0: 0, 1: 0, 2: 0}}
     ends = {"t": {0: 1_000, 1: 1, 2: 1_000}}
     throttle.advance({"t": 10}, 0)
@@ -76,7 +76,7 @@ def test_partitions_share_and_odd_tokens_go_round() -> None:
     assert positions == {"t": {0: 7, 1: 1, 2: 6}}
 
 
-def test_time_in_which_records_were_held_back_is_counted() -> None:
+def test_the_time_in_which_records_are_held_back_is_measured() -> None:
     throttle, positions = Throttle(), {"t": {0: 0}}
     throttle.advance({"t": 1}, 0)
     positions = planned(throttle, positions, {"t": {0: 1}})

@@ -45,7 +45,7 @@ def fill(store: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store_comes_back_as_it_was(kind: str) -> None:
+def test_every_kind_of_store_is_rebuilt_from_its_changelog_records(kind: str) -> None:
     spec, committed, published = KINDS[kind], MemoryStores(), MemoryStores()
     store = open_store(spec, committed)
     fill(store, kind)
@@ -58,20 +58,20 @@ def test_every_kind_of_store_comes_back_as_it_was(kind: str) -> None:
     assert {name: list(published.open(name).scan(None, None)) for name in drained.changes} == {
         name: list(committed.open(name).scan(None, None)) for name in drained.changes
     }
-    again = open_store(spec, published, memory=memory)
-    read = "all" if hasattr(again, "all") else None
+    rebuilt = open_store(spec, published, memory=memory)
+    read = "all" if hasattr(rebuilt, "all") else None
     if read:
-        assert list(again.all()) == list(open_store(spec, committed, memory=memory).all())
+        assert list(rebuilt.all()) == list(open_store(spec, committed, memory=memory).all())
 
 
-def test_a_plain_store_is_written_as_kafka_streams_does() -> None:
+def test_changelog_records_of_a_key_value_store_are_those_of_kafka_streams() -> None:
     changes: list[StoreChange] = [(b"k", b"\x00\x00\x00\x00\x00\x00\x00\x07value"), (b"gone", None)]
     records = to_records(STAMPED, "s", changes, 2, 99)
     assert (records.keys, records.values, records.timestamps) == ([b"k", b"gone"], [b"value", None], [7, 99])
     assert (records.partitions, records.headers) == ([2, 2], None)
 
 
-def test_the_timestamp_zero_survives_clients_that_take_it_for_now() -> None:
+def test_the_timestamp_zero_survives_clients_that_replace_it_by_the_current_time() -> None:
     records = to_records(STAMPED, "s", [(b"k", bytes(8) + b"v"), (b"l", bytes(7) + b"\x01v")], 0, 99)
     sent = Records(records.keys, records.values, [12345, 1], [0, 1], records.headers)
     assert from_records(STAMPED, sent) == {"s": [(b"k", bytes(8) + b"v"), (b"l", bytes(7) + b"\x01v")]}
@@ -90,7 +90,7 @@ def test_slices_that_the_store_has_dropped_are_not_live() -> None:
     assert is_live(PLAIN, "s", {})
 
 
-def test_topics_are_configured_as_kafka_streams_does() -> None:
+def test_topics_are_configured_as_in_kafka_streams() -> None:
     times = {"message.timestamp.type": "CreateTime"}
     assert changelog_config(PLAIN) == {"cleanup.policy": "compact", **times}
     windows = {"cleanup.policy": "compact,delete", "retention.ms": str(25 * HOUR), **times}
@@ -104,7 +104,7 @@ def test_topics_are_configured_as_kafka_streams_does() -> None:
     } == REPARTITION_CONFIG
 
 
-def test_times_of_topics_are_at_most_what_a_broker_takes() -> None:
+def test_times_in_topic_configs_do_not_exceed_what_a_broker_accepts() -> None:
     longest = (1 << 63) - 1
     window = replace(WINDOW, retention=longest - 5)
     assert changelog_config(window)["retention.ms"] == str(longest)
@@ -112,7 +112,7 @@ def test_times_of_topics_are_at_most_what_a_broker_takes() -> None:
     assert changelog_config(versioned)["min.compaction.lag.ms"] == str(longest)
 
 
-def test_what_a_store_says_of_its_topic_goes_before_what_is_said_for_all() -> None:
+def test_the_topic_config_of_a_store_overrides_the_config_of_all_topics() -> None:
     spec = replace(PLAIN, changelog="kafka", changelog_config={"segment.ms": "1"})
     config = changelog_config(spec, {"segment.ms": "2", "min.insync.replicas": "2"})
     assert (config["segment.ms"], config["min.insync.replicas"]) == ("1", "2")
@@ -122,7 +122,7 @@ def test_what_a_store_says_of_its_topic_goes_before_what_is_said_for_all() -> No
     "name",
     ["cleanup.policy", "message.timestamp.type", "retention.ms", "retention.bytes", "min.compaction.lag.ms"],
 )
-def test_what_the_application_decides_is_refused(name: str) -> None:
+def test_topic_configs_that_the_application_decides_are_refused(name: str) -> None:
     with pytest.raises(
         TopologyError, match=f"store 's': changelog_config: '{name}' cannot be set for internal topics"
     ):
@@ -133,7 +133,7 @@ def test_what_the_application_decides_is_refused(name: str) -> None:
         settings_from({"bootstrap_servers": "b:1", "internal_topic_config": {name: "1"}})
 
 
-def test_a_configuration_needs_a_topic_and_text() -> None:
+def test_a_topic_config_needs_a_changelog_topic_and_valid_values() -> None:
     with pytest.raises(TopologyError, match="changelog_config applies only to changelog='kafka'"):
         replace(PLAIN, changelog_config={"segment.ms": "1"})
     with pytest.raises(TopologyError, match="names and values must be strings"):
@@ -156,7 +156,7 @@ def test_a_configuration_needs_a_topic_and_text() -> None:
         (changelog_config(WINDOW), {"cleanup.policy": "delete"}, ["cleanup.policy"]),
     ],
 )
-def test_what_makes_results_wrong_is_found(
+def test_topic_configs_that_make_results_wrong_are_found(
     wanted: dict[str, str], found: dict[str, str], wrong: list[str]
 ) -> None:
     assert list(wrong_config(wanted, found)) == wrong

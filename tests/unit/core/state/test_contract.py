@@ -1,6 +1,6 @@
-"""What stores of every kind have in common, over every engine.
+"""The contract that stores of every kind fulfil with every engine.
 
-A kind joins by an entry of `KINDS`, an engine by an entry of `properties.engines.ENGINES`.
+To test another kind, add it to `KINDS`; to test another engine, add it to `properties.engines.ENGINES`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIME_MS = 100_000
 
 @dataclass(frozen=True)
 class Kind:
-    """How tests use a kind of store: each has a value per key at one time.
+    """How tests use a kind of store, which has one value per key at one time.
 
     Attributes:
         spec: Returns a specification with these serdes.
@@ -62,35 +62,35 @@ def version(store: Any, key: Any) -> Any:
     return None if found is None else found.value
 
 
-def kept(spec: Callable[..., stores.StoreSpec], **options: Any) -> Callable[..., stores.StoreSpec]:
+def spec_with(spec: Callable[..., stores.StoreSpec], **options: Any) -> Callable[..., stores.StoreSpec]:
     return lambda *serdes: spec("counts", *serdes, **options)
 
 
 ANY_KEY = Kind(
-    kept(stores.key_value),
+    spec_with(stores.key_value),
     lambda store, key, value: store.put(key, value),
     lambda store, key: store.get(key),
     lambda store, reverse: walk_pairs(store, reverse),
 )
 WINDOW = Kind(
-    kept(stores.window, retention=50_000, size=10),
+    spec_with(stores.window, retention=50_000, size=10),
     lambda store, key, value: store.put(key, value, TIME_MS),
     lambda store, key: store.fetch(key, TIME_MS),
     walk_windows,
 )
 KINDS: dict[str, Kind] = {
     "key-value": ANY_KEY,
-    "expiring": Kind(kept(stores.key_value, ttl=10), ANY_KEY.put, ANY_KEY.get, ANY_KEY.walk),
-    "lru": Kind(kept(stores.lru, capacity=100), ANY_KEY.put, ANY_KEY.get, ANY_KEY.walk),
+    "expiring": Kind(spec_with(stores.key_value, ttl=10), ANY_KEY.put, ANY_KEY.get, ANY_KEY.walk),
+    "lru": Kind(spec_with(stores.lru, capacity=100), ANY_KEY.put, ANY_KEY.get, ANY_KEY.walk),
     "window": WINDOW,
     "session": Kind(
-        kept(stores.session, retention=50_000),
+        spec_with(stores.session, retention=50_000),
         lambda store, key, value: store.put(as_session(key), value),
         lambda store, key: store.fetch_session(*as_session(key)),
         walk_windows,
     ),
     "versioned": Kind(
-        kept(stores.versioned, history_retention=50_000),
+        spec_with(stores.versioned, history_retention=50_000),
         lambda store, key, value: store.put(key, value, TIME_MS),
         version,
         walk_versions,
@@ -131,7 +131,9 @@ def walked(kind: Kind, harness: StoreHarness, *, reverse: bool = False) -> list[
     return list(kind.walk(harness.store, reverse))
 
 
-def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, harness: StoreHarness) -> None:
+def test_a_value_is_returned_in_the_batch_that_put_it_and_in_later_ones(
+    kind: Kind, harness: StoreHarness
+) -> None:
     kind.put(harness.store, "a", 1)
     kind.put(harness.store, "b", 2)
     kind.put(harness.store, "a", 3)
@@ -140,7 +142,7 @@ def test_what_was_put_is_there_in_this_batch_and_the_next(kind: Kind, harness: S
         harness.commit()
 
 
-def test_none_deletes(kind: Kind, harness: StoreHarness) -> None:
+def test_putting_none_deletes_the_key(kind: Kind, harness: StoreHarness) -> None:
     for key in ("a", "b"):
         kind.put(harness.store, key, 1)
     harness.commit()
@@ -167,7 +169,7 @@ def test_a_batch_that_only_reads_changes_nothing(kind: Kind, harness: StoreHarne
     assert harness.store.drain() == ({}, ())
 
 
-def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: StoreHarness) -> None:
+def test_iterators_merge_own_writes_and_committed_entries(kind: Kind, harness: StoreHarness) -> None:
     for key in ("a", "c", "e"):
         kind.put(harness.store, key, 1)
     harness.commit()
@@ -181,7 +183,9 @@ def test_walks_merge_own_writes_and_committed_ones(kind: Kind, harness: StoreHar
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: StoreHarness, reverse: bool) -> None:
+def test_an_iterator_over_all_entries_ignores_later_changes(
+    kind: Kind, harness: StoreHarness, reverse: bool
+) -> None:
     kind.put(harness.store, "a", 1)
     kind.put(harness.store, "c", 1)
     harness.commit()
@@ -194,7 +198,7 @@ def test_a_walk_sees_what_there_was_when_it_began(kind: Kind, harness: StoreHarn
     assert seen == (expected[::-1] if reverse else expected)
 
 
-def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, harness: StoreHarness) -> None:
+def test_a_store_may_be_changed_while_it_is_iterated(kind: Kind, harness: StoreHarness) -> None:
     for key in ("a", "b"):
         kind.put(harness.store, key, 1)
     for key, value in kind.walk(harness.store, False):
@@ -203,7 +207,7 @@ def test_a_store_may_be_changed_while_it_is_walked(kind: Kind, harness: StoreHar
     assert walked(kind, harness) == [("aa", 2), ("bb", 2)]
 
 
-TANGLED = [
+KEYS_WITH_COMMON_PREFIXES = [
     b"",
     b"\x00",
     b"\x00\x00",
@@ -222,19 +226,21 @@ def test_keys_that_begin_with_each_other_are_kept_apart(
     kind: Kind, open_harness: Callable[..., StoreHarness]
 ) -> None:
     harness = open_harness(BLOB, INT)
-    for number, key in enumerate(TANGLED):
+    for number, key in enumerate(KEYS_WITH_COMMON_PREFIXES):
         kind.put(harness.store, key, number)
-        for other in TANGLED[number + 1 :]:
+        for other in KEYS_WITH_COMMON_PREFIXES[number + 1 :]:
             assert kind.get(harness.store, other) is None
     for _ in range(2):
-        assert [kind.get(harness.store, key) for key in TANGLED] == list(range(len(TANGLED)))
-        in_order = sorted(zip(TANGLED, range(len(TANGLED)), strict=True))
+        assert [kind.get(harness.store, key) for key in KEYS_WITH_COMMON_PREFIXES] == list(
+            range(len(KEYS_WITH_COMMON_PREFIXES))
+        )
+        in_order = sorted(zip(KEYS_WITH_COMMON_PREFIXES, range(len(KEYS_WITH_COMMON_PREFIXES)), strict=True))
         assert walked(kind, harness) == in_order
         assert walked(kind, harness, reverse=True) == in_order[::-1]
         harness.commit()
 
 
-def test_objects_that_can_change_are_kept_as_they_were_put(
+def test_mutable_objects_are_kept_as_they_were_put(
     kind: Kind, open_harness: Callable[..., StoreHarness]
 ) -> None:
     harness = open_harness(TEXT, JSON)
@@ -255,13 +261,13 @@ def test_byte_stores_are_named_after_the_store(kind: Kind, harness: StoreHarness
     assert {store_of(name) for name in harness.store.drain().changes} == {"counts"}
 
 
-def test_a_key_is_never_none(kind: Kind, harness: StoreHarness) -> None:
+def test_a_key_must_not_be_none(kind: Kind, harness: StoreHarness) -> None:
     for use in (lambda: kind.put(harness.store, None, 1), lambda: kind.get(harness.store, None)):
         with pytest.raises(StoreError, match="store 'counts': a key must not be None"):
             use()
 
 
-def test_a_key_that_does_not_fit_names_the_store(kind: Kind, harness: StoreHarness) -> None:
+def test_the_error_for_a_key_that_does_not_fit_names_the_store(kind: Kind, harness: StoreHarness) -> None:
     with pytest.raises(SerdeError, match=r"^store 'counts': serdes\.string takes str, but got int 5"):
         kind.put(harness.store, 5, 1)
 
@@ -314,13 +320,13 @@ def test_a_timestamped_store_returns_value_and_timestamp(
     harness.close()
 
 
-def some(number: int) -> bytes | None:
+def serialize_unless_negative(number: int) -> bytes | None:
     """Serialise a number; a negative number becomes None, which deletes its key."""
     return None if number < 0 else ms.serdes.int64.serialize(number)
 
 
-def of_some(**options: Any) -> ms.Serde[Any]:
-    return ms.serdes.of(some, ms.serdes.int64.deserialize, name="some", **options)  # type: ignore[arg-type]
+def nullable_serde(**options: Any) -> ms.Serde[Any]:
+    return ms.serdes.of(serialize_unless_negative, ms.serdes.int64.deserialize, name="some", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("timestamped", [False, True])
@@ -331,7 +337,7 @@ def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
 ) -> None:
     if timestamped and kind is KINDS["versioned"]:
         return
-    spec = kind.spec(TEXT, of_some(immutable=immutable))
+    spec = kind.spec(TEXT, nullable_serde(immutable=immutable))
     harness = StoreHarness(make, type(spec)(**{**vars(spec), "timestamped": True}) if timestamped else spec)
 
     def put(key: str, value: int) -> None:
@@ -351,10 +357,10 @@ def test_a_value_that_is_serialised_to_none_deletes_its_key_at_once(
     harness.close()
 
 
-def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
+def test_an_accepted_type_must_not_be_serialised_to_none(
     kind: Kind, open_harness: Callable[..., StoreHarness]
 ) -> None:
-    harness = open_harness(TEXT, of_some(immutable=True, accepts=(int,)))
+    harness = open_harness(TEXT, nullable_serde(immutable=True, accepts=(int,)))
     kind.put(harness.store, "a", -1)
     with pytest.raises(
         SerdeError, match=r"store 'counts', key b'a.*: TypeError: serdes\.some lists the type"
@@ -362,8 +368,8 @@ def test_a_type_that_a_serde_accepts_is_never_serialised_to_none(
         harness.store.drain()
 
 
-def test_what_is_evicted_does_not_count_what_was_serialised_to_none() -> None:
-    harness = StoreHarness(ENGINES[0], stores.lru("counts", TEXT, of_some(immutable=True), capacity=1))
+def test_an_lru_store_does_not_count_values_that_are_serialised_to_none() -> None:
+    harness = StoreHarness(ENGINES[0], stores.lru("counts", TEXT, nullable_serde(immutable=True), capacity=1))
     harness.store.put("a", 1)
     harness.store.put("b", -1)
     assert (harness.store.get("a"), harness.store.approximate_count()) == (1, 1)
@@ -384,14 +390,14 @@ ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any,
             },
         )
         for name, spec in {
-            "key-value": kept(stores.key_value),
-            "expiring": kept(stores.key_value, ttl=10),
-            "lru": kept(stores.lru, capacity=100),
+            "key-value": spec_with(stores.key_value),
+            "expiring": spec_with(stores.key_value, ttl=10),
+            "lru": spec_with(stores.lru, capacity=100),
         }.items()
     },
     **{
         f"window by {order}": (
-            kept(stores.window, retention=50_000, size=10, order=order),
+            spec_with(stores.window, retention=50_000, size=10, order=order),
             {
                 "all": (),
                 "reverse_all": (),
@@ -407,7 +413,7 @@ ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any,
     },
     **{
         f"session by {order}": (
-            kept(stores.session, retention=50_000, order=order),
+            spec_with(stores.session, retention=50_000, order=order),
             {
                 "all": (),
                 "reverse_all": (),
@@ -426,7 +432,7 @@ ITERATORS: dict[str, tuple[Callable[..., stores.StoreSpec], dict[str, tuple[Any,
 }
 
 
-def test_every_method_that_iterates_is_in_the_table() -> None:
+def test_every_method_that_iterates_is_in_the_table_of_iterators() -> None:
     for name, (spec, methods) in ITERATORS.items():
         store = StoreHarness(ENGINES[0], spec(TEXT, INT)).store
         words = ("all", "range", "scan", "fetch", "find_sessions")
@@ -444,7 +450,7 @@ def test_every_method_that_iterates_is_in_the_table() -> None:
     ],
 )
 @pytest.mark.parametrize(("committed", "value"), [(False, INT), (True, JSON)], ids=["objects", "bytes"])
-def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
+def test_every_iterator_shows_the_store_as_it_was_when_the_iterator_was_created(
     make: Callable[[], Engine],
     spec: Callable[..., stores.StoreSpec],
     method: str,
@@ -467,14 +473,14 @@ def test_an_iterator_shows_the_store_as_it_was_when_it_was_made(
         put(number, number)
     if committed:
         harness.commit()
-    made = getattr(harness.store, method)(*arguments)
-    begun = getattr(harness.store, method)(*arguments)
-    first = next(begun)
+    unstarted = getattr(harness.store, method)(*arguments)
+    started = getattr(harness.store, method)(*arguments)
+    first = next(started)
     for number, content in ((0, 0), (1, None), (2, 2), (3, 33), (5, None), (6, 6)):
         put(number, content)
     expected = [5, 3, 1] if method.startswith("reverse") else [1, 3, 5]
-    assert [content for _, content in made] == expected
-    assert [content for _, content in (first, *begun)] == expected
+    assert [content for _, content in unstarted] == expected
+    assert [content for _, content in (first, *started)] == expected
     harness.close()
 
 
@@ -492,14 +498,14 @@ def test_sessions_of_all_keys_are_found_by_their_ends(make: Callable[[], Engine]
     harness.close()
 
 
-def test_a_session_that_is_none_has_no_key() -> None:
+def test_a_session_must_not_be_none() -> None:
     store = StoreHarness(ENGINES[0], KINDS["session"].spec(TEXT, INT)).store
     for use in (lambda: store.put(None, 1), lambda: store.remove(None)):
         with pytest.raises(StoreError, match="store 'counts': a key must not be None"):
             use()
 
 
-def test_a_window_at_the_end_of_time_ends_there() -> None:
+def test_a_window_at_the_largest_timestamp_ends_there() -> None:
     last = (1 << 63) - 1
     store = StoreHarness(ENGINES[0], stores.window("counts", TEXT, INT, retention=50_000, size=10)).store
     store.put("a", 1, last - 5)
@@ -518,7 +524,7 @@ def test_duplicates_are_numbered_with_31_bits() -> None:
     assert numbers == [1 << 30, (1 << 31) - 1, 0]
 
 
-def test_a_version_says_until_when_it_is_valid() -> None:
+def test_a_version_has_the_time_until_which_it_is_valid() -> None:
     harness = StoreHarness(ENGINES[0], KINDS["versioned"].spec(TEXT, INT))
     for time_ms in (10, 20, 30):
         harness.store.put("a", time_ms, time_ms)

@@ -45,8 +45,8 @@ def regrouped_as_json(builder: ms.StreamsBuilder) -> object:
 
 
 def published(builder: ms.StreamsBuilder) -> object:
-    kept = ms.stores.options("counts", changelog="kafka")
-    return builder.stream("words").group_by_key().count(store=kept)
+    counts_options = ms.stores.options("counts", changelog="kafka")
+    return builder.stream("words").group_by_key().count(store=counts_options)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def published(builder: ms.StreamsBuilder) -> object:
         (published, "the changelog topic of store 'counts' has a partition per task"),
     ],
 )
-def test_what_cannot_be_divided_is_refused_with_the_reason(
+def test_state_that_cannot_be_divided_is_refused_with_the_reason(
     build: Callable[[ms.StreamsBuilder], object], why: str
 ) -> None:
     with pytest.raises(IncompatibleTopologyError, match=why):
@@ -91,18 +91,18 @@ TIMED: dict[str, stores.TimedSpec] = {
 def test_the_key_of_an_entry_with_a_time_is_that_of_its_record(kind: str, key: str) -> None:
     spec = TIMED[kind]
 
-    def keeping(builder: ms.StreamsBuilder) -> None:
+    def with_store(builder: ms.StreamsBuilder) -> None:
         builder.add_state_store(spec)
         builder.stream("words").process(Quiet, stores=["kept"], key_local=True)
 
     store: Any = open_store(spec, MemoryStores())
     store.put(*((key, "v", 7) if isinstance(spec, stores.WindowSpec) else (ms.Windowed(key, 3, 7), "v")))
     ((byte_store, ((entry, _),)),) = store.drain().changes.items()
-    assert keys_of(keeping).of(byte_store)(entry) == key.encode()
+    assert keys_of(with_store).of(byte_store)(entry) == key.encode()
 
 
 @pytest.mark.parametrize("emit", [ms.on_window_update, ms.on_window_close])
-def test_the_key_of_an_open_session_is_behind_its_times(emit: Any) -> None:
+def test_the_key_of_an_open_session_follows_its_times(emit: Any) -> None:
     def sessions(builder: ms.StreamsBuilder) -> None:
         grouped = builder.stream("words").group_by_key()
         grouped.windowed_by(ms.SessionWindows(20, grace=10), emit=emit).count(store="sessions")
@@ -120,7 +120,7 @@ def test_a_store_that_the_topology_does_not_have_is_refused() -> None:
         keys_of(with_keys(ms.serdes.string)).of("other/7")
 
 
-def test_only_more_ranges_are_a_division() -> None:
+def test_only_an_increase_of_key_ranges_is_a_division() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("words").group_by_key().count(store="counts")
     plans = {workers: divided_plan(builder.build().plan("app"), workers) for workers in (1, 2, 17)}
@@ -135,7 +135,7 @@ def test_only_more_ranges_are_a_division() -> None:
     assert divisions(plans[2], Remembered()) == {}
 
 
-def test_a_key_of_another_range_is_not_divided() -> None:
+def test_a_task_with_a_key_of_another_range_cannot_be_divided() -> None:
     key = next(b"%d" % number for number in range(99) if range_of(b"%d" % number, 16) == 3)
     division = Division(16, 64)
     (task,) = division.shares(TaskId(0, 16 + 3), [(key, b"")], bytes)

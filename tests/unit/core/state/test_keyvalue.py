@@ -44,7 +44,7 @@ def test_own_writes_hide_committed_ones() -> None:
     assert list(store.all()) == [("a", 10), ("c", 3)]
 
 
-def test_put_none_deletes() -> None:
+def test_putting_none_deletes_the_key() -> None:
     store = store_with(a=1)
     store.put("a", None)
     assert store.get("a") is None
@@ -66,7 +66,7 @@ def test_put_if_absent_keeps_an_existing_value() -> None:
     assert list(store.all()) == [("a", 1), ("b", 2)]
 
 
-def test_a_range_has_both_its_ends() -> None:
+def test_a_range_includes_both_ends() -> None:
     store = store_with(a=1, b=2, d=4)
     store.put("c", 3)
     assert [key for key, _ in store.range("b", "c")] == ["b", "c"]
@@ -89,7 +89,7 @@ def test_a_prefix_may_be_a_key_or_bytes() -> None:
     ("prefix", "found"),
     [(b"\xff", [b"\xff", b"\xff\xff"]), (b"a\xff", [b"a\xff", b"a\xff\x00"]), (b"\xff\xff\xff", [])],
 )
-def test_a_prefix_of_the_largest_bytes(prefix: bytes, found: list[bytes]) -> None:
+def test_a_prefix_may_end_with_the_largest_byte(prefix: bytes, found: list[bytes]) -> None:
     store = store_with(ms.serdes.bytes)
     store.put_all((key, 1) for key in (b"a", b"a\xff", b"a\xff\x00", b"b", b"\xff", b"\xff\xff"))
     assert [key for key, _ in store.prefix_scan(prefix)] == found
@@ -106,7 +106,7 @@ def test_the_order_is_that_of_the_serialised_keys() -> None:
     ]  # as in Kafka Streams: two's complement, big endian
 
 
-def test_an_iterator_sees_the_writes_up_to_its_making() -> None:
+def test_an_iterator_sees_only_writes_before_its_creation() -> None:
     store = store_with(a=1, b=2)
     store.put("c", 3)
     entries = store.all()
@@ -116,7 +116,7 @@ def test_an_iterator_sees_the_writes_up_to_its_making() -> None:
     assert list(entries) == [("a", 1), ("b", 2), ("c", 3)]
 
 
-def test_a_store_may_be_changed_while_it_is_walked() -> None:
+def test_a_store_may_be_changed_while_it_is_iterated() -> None:
     store = store_with(a=1, b=2)
     for key, value in store.all():
         store.put(key + key, value)
@@ -141,7 +141,7 @@ def test_the_count_is_approximate() -> None:
     assert store.approximate_count() == 3
 
 
-class TestObjectsThatCanChange:
+class TestMutableObjects:
     def test_are_kept_as_they_were_put(self) -> None:
         store = store_with(value=JSON)
         items = [1]
@@ -149,7 +149,7 @@ class TestObjectsThatCanChange:
         items.append(2)
         assert store.get("a") == [1]
 
-    def test_that_were_got_are_copies(self) -> None:
+    def test_that_get_returns_are_copies(self) -> None:
         store = store_with(value=JSON, a=[1])
         for _ in range(2):
             got = store.get("a")
@@ -157,7 +157,7 @@ class TestObjectsThatCanChange:
             assert store.get("a") == [1]
             store.put("a", [1])
 
-    def test_that_were_walked_are_copies(self) -> None:
+    def test_that_iterators_return_are_copies(self) -> None:
         store = store_with(value=JSON, a=[1])
         store.put("b", [2])
         for _, items in store.all():
@@ -165,7 +165,7 @@ class TestObjectsThatCanChange:
         assert list(store.all()) == [("a", [1]), ("b", [2])]
 
 
-class TestTimestamped:
+class TestATimestampedStore:
     def test_returns_value_and_timestamp(self) -> None:
         store = store_with(timestamped=True, a=ms.ValueAndTimestamp(1, 10))
         store.put("b", (2, 20))
@@ -179,12 +179,12 @@ class TestTimestamped:
         assert store.delete("a") == ms.ValueAndTimestamp(1, 10)
         assert store.get("a") is None
 
-    def test_is_stored_as_kafka_streams_does(self) -> None:
+    def test_is_stored_as_in_kafka_streams(self) -> None:
         store = store_with(value=TEXT, timestamped=True)
         store.put("a", ("x", 1))
         assert changes(store) == [(b"a", b"\0\0\0\0\0\0\0\x01x")]
 
-    def test_of_objects_that_can_change(self) -> None:
+    def test_keeps_mutable_objects_as_they_were_put(self) -> None:
         store = store_with(value=JSON, timestamped=True)
         items = [1]
         store.put("a", (items, 5))
@@ -194,13 +194,13 @@ class TestTimestamped:
 
 class TestErrors:
     @pytest.mark.parametrize("use", ["get", "delete"])
-    def test_a_key_is_never_none(self, use: str) -> None:
+    def test_a_key_must_not_be_none(self, use: str) -> None:
         with pytest.raises(StoreError, match="store 'counts': a key must not be None"):
             getattr(store_with(), use)(None)
         with pytest.raises(StoreError, match="a key must not be None"):
             store_with().put(None, 1)
 
-    def test_a_key_that_does_not_fit_names_the_store(self) -> None:
+    def test_the_error_for_a_key_that_does_not_fit_names_the_store(self) -> None:
         with pytest.raises(SerdeError, match=r"^store 'counts': serdes\.string takes str, but got int 5"):
             store_with().get(5)
 
@@ -213,7 +213,7 @@ class TestErrors:
             store.put("a", ("five", 1) if timestamped else "five")
         assert changes(store) == []
 
-    def test_a_value_of_another_type_may_fit(self) -> None:
+    def test_a_value_of_a_subclass_may_fit(self) -> None:
         class Name(str):
             pass
 
@@ -221,7 +221,7 @@ class TestErrors:
         store.put("a", Name("x"))
         assert changes(store) == [(b"a", b"x")]
 
-    def test_a_value_whose_type_is_accepted_and_that_cannot_be_written_is_refused_with_its_key(self) -> None:
+    def test_an_accepted_value_that_cannot_be_serialised_is_refused_with_its_key(self) -> None:
         def written(number: float) -> bytes:
             raise TypeError("no number at all")
 
@@ -236,7 +236,7 @@ class TestErrors:
         with pytest.raises(SerdeError, match=r"serdes\.json cannot write set"):
             store_with(value=JSON).put("a", {1})
 
-    def test_stored_bytes_that_do_not_fit_hint_at_the_serde(self) -> None:
+    def test_the_error_for_unreadable_stored_bytes_hints_at_a_changed_serde(self) -> None:
         stores = MemoryStores()
         stores.apply({"counts": [(b"a", b"abc")]})
         store = open_store(ms.stores.key_value("counts", TEXT, INT), stores)
@@ -256,7 +256,7 @@ class TestErrors:
         ms.stores.lru("s", ms.serdes.string, ms.serdes.int64, capacity=2),
     ],
 )
-def test_what_could_not_be_put_is_refused_without_putting(spec: Any) -> None:
+def test_check_refuses_invalid_entries_without_putting_them(spec: Any) -> None:
     store = open_store(spec, MemoryStores())
     store.check("k", 1)
     store.check("k", None)

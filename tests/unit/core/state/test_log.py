@@ -1,4 +1,4 @@
-"""The manifest: appended segments, merges, and the segments that a copy lacks."""
+"""The manifest: appended segments, merges, and the segments that a local copy lacks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestManifest:
         assert not manifest.remembers(Version(101, "t101"))
         assert not manifest.remembers(Version(-1, "restoring"))
 
-    def test_crosses_as_json_with_what_else_is_remembered(self) -> None:
+    def test_survives_json_encoding_with_additional_data(self) -> None:
         manifest, _ = compacted(grown(3, 4, 5), GROUP, grown(3, 4, 5).segments[GROUP], 9)
         manifest = grown(7, group=("other", 0), manifest=manifest)
         data = encode_manifest(manifest, {"task": [1, None], "stores": {"s": "x"}})
@@ -100,12 +100,12 @@ class TestManifest:
 
     def test_forgets_stores(self) -> None:
         manifest = grown(1, group=("b", 0), manifest=grown(1, 1, group=("a", 0)))
-        left, gone = without_stores(manifest, ["b", "new"])
-        assert [segment.sequence for segment in gone] == [0, 1]
+        left, removed = without_stores(manifest, ["b", "new"])
+        assert [segment.sequence for segment in removed] == [0, 1]
         assert list(left.segments) == [("b", 0)]
         assert without_stores(left, ["b"]) == (left, [])
 
-    def test_that_forgot_a_store_is_another_version_for_every_copy(self) -> None:
+    def test_that_forgot_a_store_is_a_new_version_for_every_copy(self) -> None:
         manifest = grown(1, group=("b", 0), manifest=grown(1, group=("a", 0)))
         without_a, _ = without_stores(manifest, ["b"])
         without_both, _ = without_stores(without_a, [])
@@ -119,7 +119,7 @@ class TestKeyGroups:
     def test_are_all_used(self) -> None:
         assert {key_group(b"%d" % n) for n in range(1000)} == set(range(KEY_GROUPS))
 
-    def test_are_split_by_two_more_bits_each_below_the_one_it_was_split_from(self) -> None:
+    def test_are_split_by_two_more_bits(self) -> None:
         lower = Counter(lower_group(5, key) for key in KEYS_OF_5)
         assert (bits_of(5), groups_above(5), len(lower)) == (6, (WHOLE_STORE,), 4)
         for key in KEYS_OF_5:
@@ -128,23 +128,23 @@ class TestKeyGroups:
             lowest = lower_group(number, key)
             assert (bits_of(lowest), groups_above(lowest)) == (10, (number, 5, WHOLE_STORE))
 
-    def test_of_the_whole_store_is_above_all_others(self) -> None:
+    def test_have_the_group_of_the_whole_store_above_them(self) -> None:
         assert (bits_of(WHOLE_STORE), groups_above(WHOLE_STORE)) == (0, ())
         assert [lower_group(WHOLE_STORE, key) for key in KEYS_OF_5] == [5] * len(KEYS_OF_5)
 
-    def test_that_were_split_are_all_above_those_with_segments(self) -> None:
+    def test_that_were_split_are_all_groups_above_those_with_segments(self) -> None:
         lower = lower_group(5, KEYS_OF_5[0])
         lowest = lower_group(lower, KEYS_OF_5[0])
         manifest = grown(1, group=("store", lowest), manifest=grown(1, group=OTHER))
         assert split_groups(manifest.segments) == {("store", lower), ("store", 5), WHOLE}
 
-    def test_of_a_whole_store_is_split_once_another_has_segments(self) -> None:
+    def test_below_the_whole_store_split_it_once_they_have_segments(self) -> None:
         assert split_groups([WHOLE]) == set()
         assert split_groups([GROUP]) == {WHOLE}
 
 
 class TestAppending:
-    def test_a_segment_knows_the_changes_of_its_version(self) -> None:
+    def test_a_segment_covers_the_changes_of_its_version(self) -> None:
         manifest, segment = appended(advanced(grown(5), "x"), GROUP, 7)
         assert segment == Segment(sequence=1, since=1, upto=2, size=7, base=False)
         assert manifest.segments[GROUP][-1] == segment
@@ -169,7 +169,9 @@ class TestWholeStore:
             (LARGEST_BYTES // 4, 3, False),
         ],
     )
-    def test_is_for_changes_that_need_not_move_down_at_once(self, size: int, changes: int, few: bool) -> None:
+    def test_takes_only_changes_that_need_not_move_down_at_once(
+        self, size: int, changes: int, few: bool
+    ) -> None:
         assert are_few(size, changes) is few
         manifest, _ = appended(advanced(grown(1), "t"), WHOLE, size, changes)
         assert [step.split for step in due_for_compaction(manifest, 1 << 30)] == [True] * (not few)
@@ -196,7 +198,7 @@ class TestWholeStore:
 
 
 class TestCompaction:
-    def test_with_the_base_makes_a_base_that_keeps_the_deletions_since_the_last(self) -> None:
+    def test_with_the_base_creates_a_base_that_keeps_the_deletions_since_the_previous_one(self) -> None:
         manifest = grown(10, 5, 5)
         manifest, first = compacted(manifest, GROUP, manifest.segments[GROUP], 12)
         assert first == Segment(sequence=3, since=0, upto=3, size=12, base=True)
@@ -218,15 +220,15 @@ class TestCompaction:
         assert due(grown(10, 4, 5)) == []
         assert due(grown(10, 5, 5)) == [(GROUP, [0, 1, 2])]
 
-    def test_of_one_segment_with_changes_waits_until_a_batch_leaves_the_key_group_out(self) -> None:
+    def test_of_one_segment_with_changes_waits_for_a_batch_without_changes_of_the_key_group(self) -> None:
         assert due(grown(10, 10, 0)) == [(GROUP, [0, 1])]
         assert due(grown(10, 9, 0)) == []
 
-    def test_of_many_small_changes_is_due_for_their_number(self) -> None:
+    def test_of_many_small_changes_is_due_because_of_their_number(self) -> None:
         assert due(grown(1000, *[1] * 11)) == []
         assert due(grown(1000, *[1] * 12)) == [(GROUP, list(range(1, 13)))]
 
-    def test_of_many_small_changes_leaves_larger_ones(self) -> None:
+    def test_of_many_small_changes_leaves_larger_segments_alone(self) -> None:
         assert due(grown(1000, 100, *[1] * 12)) == [(GROUP, list(range(2, 14)))]
         assert due(grown(1000, 100, 12, *[1] * 12)) == [(GROUP, list(range(2, 15)))]
         assert due(grown(1000, 100, 13, *[1] * 12)) == [(GROUP, list(range(3, 15)))]
@@ -234,7 +236,7 @@ class TestCompaction:
         assert due(grown(1 << 20, *halves)) == [(GROUP, [12, 13])]
 
     @pytest.mark.parametrize(("written", "wait"), [(1, 4), (1_500, 4), (2_400, 3), (2_500, 2), (8_000, 1)])
-    def test_with_more_changes_than_a_batch_may_merge_waits_for_one_of_several(
+    def test_with_more_changes_than_a_batch_may_merge_runs_only_in_one_of_several_batches(
         self, written: int, wait: int
     ) -> None:
         manifest = Manifest()
@@ -277,10 +279,10 @@ class TestSplitting:
         (step,) = due_for_compaction(manifest, 1 << 40)
         return step.split
 
-    def test_for_many_changes_however_small(self) -> None:
+    def test_is_due_for_many_changes_even_if_they_are_small(self) -> None:
         assert [self.splits(10, count) for count in (LARGEST_CHANGES, LARGEST_CHANGES + 1)] == [False, True]
 
-    def test_for_many_bytes_unless_these_are_a_few_large_values(self) -> None:
+    def test_is_due_for_many_bytes_unless_they_are_a_few_large_values(self) -> None:
         large = LARGEST_BYTES + 1
         assert [self.splits(large, count) for count in (1, 1023, 1024)] == [False, False, True]
         assert not self.splits(LARGEST_BYTES, 1024)
@@ -294,27 +296,27 @@ class TestSplitting:
             manifest, _ = appended(advanced(manifest, "t"), group, 10, changes)
         assert [step.split for step in due_for_compaction(manifest, 1 << 30)] == [True] * moves
 
-    def test_never_beyond_thirty_bits(self) -> None:
+    def test_never_goes_beyond_thirty_bits(self) -> None:
         splits = [self.splits(10, LARGEST_CHANGES + 1, number=1 << bits) for bits in (26, 28, 30)]
         assert splits == [True, True, False]
 
 
 class TestCatchingUp:
-    def test_an_empty_copy_takes_everything(self) -> None:
+    def test_an_empty_copy_needs_all_segments(self) -> None:
         manifest = grown(1, 0, 1, group=OTHER, manifest=grown(1, 1))
         assert sequences(catch_up(manifest, None)) == [0, 1, 2, 3]
 
-    def test_takes_what_is_newer(self) -> None:
+    def test_a_copy_needs_only_newer_segments(self) -> None:
         manifest = grown(1, 1, 1, 1)
         assert sequences(catch_up(manifest, Version(2, "t2"))) == [2, 3]
         assert sequences(catch_up(manifest, Version(4, "t4"))) == []
 
-    def test_a_copy_of_another_history_cannot(self) -> None:
+    def test_a_copy_of_another_history_cannot_catch_up(self) -> None:
         assert catch_up(grown(1, 1), Version(2, "other")) is None
         assert catch_up(grown(1, 1), Version(3, "t3")) is None
         assert catch_up(grown(*[1] * 70), Version(3, "t3")) is None
 
-    def test_over_a_base_that_knows_the_deletions(self) -> None:
+    def test_a_copy_can_catch_up_from_a_base_that_keeps_the_deletions_it_lacks(self) -> None:
         manifest = grown(10, 5, 5)
         manifest, _ = compacted(manifest, GROUP, manifest.segments[GROUP], 12)  # version 3, deletions since 0
         manifest = grown(6, 7, manifest=manifest)
@@ -323,7 +325,7 @@ class TestCatchingUp:
         assert sequences(catch_up(manifest, Version(3, "t3"))) == [6]
         assert catch_up(manifest, Version(2, "t2")) is None
 
-    def test_a_base_that_is_old_does_not_matter(self) -> None:
+    def test_a_copy_that_is_newer_than_the_base_does_not_need_it(self) -> None:
         manifest = grown(10, 5, 5)
         manifest, _ = compacted(manifest, GROUP, manifest.segments[GROUP], 12)
         manifest = grown(6, 7, manifest=manifest)
@@ -332,8 +334,8 @@ class TestCatchingUp:
         assert sequences(catch_up(manifest, Version(6, "t6"))) == [8]
 
 
-class TestNewNames:
-    def test_leave_segments_and_slices_where_they_are(self) -> None:
+class TestRenamedStores:
+    def test_keep_their_segments_and_slices(self) -> None:
         before = grown(3, group=("old", 5), manifest=grown(4, group=("old/7", 5)))
         now = with_renamed_stores(before, {"old": "new"})
         assert {key: [s.sequence for s in found] for key, found in now.segments.items()} == {
@@ -342,14 +344,14 @@ class TestNewNames:
         }
         assert (now.version, now.next_sequence) == (before.version, before.next_sequence)
 
-    def test_rebuild_local_copies_and_are_repeatable(self) -> None:
+    def test_have_their_local_copies_rebuilt_with_a_repeatable_result(self) -> None:
         before = grown(3, 4, group=("old", 5))
         now = with_renamed_stores(before, {"old": "new"})
         assert not now.remembers(before.current)
         assert catch_up(now, before.current) is None
         assert now == with_renamed_stores(before, {"old": "new"})
 
-    def test_change_nothing_twice(self) -> None:
+    def test_do_not_change_when_renamed_again(self) -> None:
         now = with_renamed_stores(grown(3, group=("old", 5)), {"old": "new"})
         assert with_renamed_stores(now, {"old": "new"}) is now
         assert with_renamed_stores(Manifest(), {"old": "new"}) == Manifest()

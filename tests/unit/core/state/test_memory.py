@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.core.state.memory import MemoryStore, MemoryStores
 
 
-def test_a_scan_is_of_the_content_when_it_began() -> None:
+def test_a_scan_shows_the_content_at_its_start() -> None:
     store = MemoryStore()
     store.apply([(b"b", b"2"), (b"a", b"1")])
     scan = store.scan(None, None)
@@ -14,7 +14,7 @@ def test_a_scan_is_of_the_content_when_it_began() -> None:
     assert list(store.scan(None, None, reverse=True)) == [(b"c", b"3"), (b"b", b"2")]
 
 
-def test_many_changes_behind_and_between_the_keys_are_in_order() -> None:
+def test_many_changes_after_and_between_the_keys_are_in_order() -> None:
     store = MemoryStore()
     for numbers in (range(100, 200), range(299, 199, -1), range(0, 400, 2)):
         store.apply([(b"%04d" % number, b"") for number in numbers])
@@ -22,7 +22,7 @@ def test_many_changes_behind_and_between_the_keys_are_in_order() -> None:
     assert keys == [b"%04d" % number for number in sorted({*range(100, 300), *range(0, 400, 2)})]
 
 
-def test_its_size_follows_its_content() -> None:
+def test_the_size_of_a_store_follows_its_content() -> None:
     store = MemoryStore()
     sizes = [store.size]
     for change in (

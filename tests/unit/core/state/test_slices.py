@@ -1,4 +1,4 @@
-"""Keys with times, and slices: where entries lie, what expires with them, and how much a batch reads."""
+"""Keys with times, and slices: where entries are stored, what expires with them, and how much a batch reads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,22 @@ from properties.store_harness import StoreTask
 
 TEXT, INT = ms.serdes.string, ms.serdes.int64
 MINUTE = 60_000
-TANGLED = [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"a", b"a\x00", b"a\x00\x00", b"a\xff", b"aa", b"\xff"]
+KEYS_WITH_COMMON_PREFIXES = [
+    b"",
+    b"\x00",
+    b"\x00\x00",
+    b"\x00\xff",
+    b"a",
+    b"a\x00",
+    b"a\x00\x00",
+    b"a\xff",
+    b"aa",
+    b"\xff",
+]
 
 
-class Shop:
-    """Opens a store repeatedly over the committed content."""
+class StoreReopener:
+    """Opens a store again and again with the committed content."""
 
     def __init__(self) -> None:
         self.stores = MemoryStores()
@@ -50,33 +61,35 @@ def windows(retention: int) -> ms.stores.StoreSpec:
 class TestKeys:
     def test_keep_the_order_of_the_serialised_keys_then_of_time(self) -> None:
         entries = [
-            entry_prefix(key) + pack_time(time) for key in sorted(TANGLED) for time in (0, 1, (1 << 63) - 1)
+            entry_prefix(key) + pack_time(time)
+            for key in sorted(KEYS_WITH_COMMON_PREFIXES)
+            for time in (0, 1, (1 << 63) - 1)
         ]
         assert entries == sorted(entries)
 
-    @pytest.mark.parametrize("key", TANGLED)
-    def test_of_one_key_are_one_range(self, key: bytes) -> None:
-        for other in TANGLED:
+    @pytest.mark.parametrize("key", KEYS_WITH_COMMON_PREFIXES)
+    def test_of_one_record_key_form_one_range(self, key: bytes) -> None:
+        for other in KEYS_WITH_COMMON_PREFIXES:
             for time in (0, 255, (1 << 63) - 1):
                 inside = entry_prefix(key) <= entry_prefix(other) + pack_time(time) < entries_end(key)
                 assert inside == (other == key)
 
-    @pytest.mark.parametrize("key", TANGLED)
-    def test_can_be_taken_apart(self, key: bytes) -> None:
+    @pytest.mark.parametrize("key", KEYS_WITH_COMMON_PREFIXES)
+    def test_can_be_split_into_record_key_and_time(self, key: bytes) -> None:
         assert split(entry_prefix(key) + b"12345678", 8) == (key, b"12345678")
 
 
 class TestASlice:
     def test_is_a_byte_store_named_after_its_start(self) -> None:
-        shop = Shop()
-        store = shop.open(windows(2 * MINUTE))
+        reopener = StoreReopener()
+        store = reopener.open(windows(2 * MINUTE))
         for start in (0, MINUTE - 1, MINUTE, 2 * MINUTE + 5):
             store.put("a", 1, start)
         assert [*store.drain().changes] == ["s/0", "s/60000", "s/120000"]
 
     def test_is_dropped_when_no_read_can_see_its_last_moment(self) -> None:
-        shop = Shop()
-        store = shop.open(windows(2 * MINUTE))
+        reopener = StoreReopener()
+        store = reopener.open(windows(2 * MINUTE))
         store.put("a", 1, MINUTE - 1)
         store.put("a", 2, 3 * MINUTE - 2)
         assert [start for start, _ in store.fetch("a", 0, 9 * MINUTE)] == [MINUTE - 1, 3 * MINUTE - 2]
@@ -87,28 +100,28 @@ class TestASlice:
         assert store.drain().dropped == ("s/0",)
 
     def test_that_has_expired_refuses_puts_and_counts_them(self) -> None:
-        shop = Shop()
-        store = shop.open(windows(2 * MINUTE))
+        reopener = StoreReopener()
+        store = reopener.open(windows(2 * MINUTE))
         store.put("a", 1, 3 * MINUTE)
         store.put("a", 2, MINUTE - 1)
-        assert shop.task.dropped == {"expired window": 1}
-        store.put("a", 3, MINUTE)  # cannot be seen, but its slice is there: as in Kafka Streams, not counted
-        assert shop.task.dropped == {"expired window": 1}
+        assert reopener.task.dropped == {"expired window": 1}
+        store.put("a", 3, MINUTE)  # invisible, but its slice exists: not counted, as in Kafka Streams
+        assert reopener.task.dropped == {"expired window": 1}
         assert [start for start, _ in store.fetch("a", 0, 9 * MINUTE)] == [3 * MINUTE]
 
-    def test_of_sessions_goes_by_their_ends(self) -> None:
-        shop = Shop()
-        store = shop.open(sessions(2 * MINUTE))
+    def test_of_sessions_is_chosen_by_their_ends(self) -> None:
+        reopener = StoreReopener()
+        store = reopener.open(sessions(2 * MINUTE))
         store.put(ms.Windowed("a", 0, 2 * MINUTE), 1)
         store.put(ms.Windowed("a", 0, MINUTE - 1), 1)
         assert {*store.drain().changes} == {"s/0", "s/120000"}
         store.put(ms.Windowed("a", 3 * MINUTE, 3 * MINUTE), 1)
         store.put(ms.Windowed("a", 5, MINUTE - 1), 1)
-        assert shop.task.dropped == {"expired session": 1}
+        assert reopener.task.dropped == {"expired session": 1}
 
-    def test_that_was_written_and_expired_in_one_batch_leaves_nothing(self) -> None:
-        shop = Shop()
-        store = shop.open(windows(MINUTE))
+    def test_that_was_written_and_expired_in_one_batch_leaves_no_entries(self) -> None:
+        reopener = StoreReopener()
+        store = reopener.open(windows(MINUTE))
         store.put("a", 1, 0)
         store.put("a", 2, 10 * MINUTE)
         drained = store.drain()
@@ -116,67 +129,67 @@ class TestASlice:
 
     def test_is_not_searched_for_when_time_jumps(self) -> None:
         """Only existing slices are dropped, however many would fit into the expired time."""
-        shop = Shop()
-        store = shop.open(windows(MINUTE))
+        reopener = StoreReopener()
+        store = reopener.open(windows(MINUTE))
         store.put("a", 1, 0)
-        shop.commit(store)
-        store = shop.open(windows(MINUTE))
+        reopener.commit(store)
+        store = reopener.open(windows(MINUTE))
         store.put("a", 1, 1 << 50)
-        shop.commit(store)
-        assert shop.dropped == ["s/0"]
+        reopener.commit(store)
+        assert reopener.dropped == ["s/0"]
 
 
-class TestTheRetentionMayChange:
+class TestAChangeOfRetention:
     @pytest.mark.parametrize(("before", "then"), [(2, 60), (60, 2), (10, 7), (2, 3)])
-    def test_and_entries_are_found_where_they_are(self, before: int, then: int) -> None:
-        shop = Shop()
-        store = shop.open(windows(before * MINUTE))
+    def test_keeps_entries_readable_in_their_old_slices(self, before: int, then: int) -> None:
+        reopener = StoreReopener()
+        store = reopener.open(windows(before * MINUTE))
         starts = [minute * MINUTE for minute in range(100, 110)]
         for start in starts:
             store.put("a", 1, start)
-        shop.commit(store)
-        store = shop.open(windows(then * MINUTE))
+        reopener.commit(store)
+        store = reopener.open(windows(then * MINUTE))
         horizon = starts[-1] - min(before, then) * MINUTE
         found = [start for start, _ in store.fetch("a", 0, 200 * MINUTE)]
         assert [start for start in found if start > horizon] == [start for start in starts if start > horizon]
         more = [minute * MINUTE + 7 for minute in range(108, 140)]
         for start in more:
             store.put("a", 2, start)
-            shop.commit(store)
-            store = shop.open(windows(then * MINUTE))
+            reopener.commit(store)
+            store = reopener.open(windows(then * MINUTE))
         horizon = more[-1] - then * MINUTE
         expected = [start for start in sorted({*found, *more}) if start > horizon]
         assert [start for start, _ in store.fetch("a", 0, 200 * MINUTE)] == expected
 
-    def test_and_what_was_dropped_does_not_come_back(self) -> None:
-        shop = Shop()
-        store = shop.open(windows(MINUTE))
+    def test_does_not_bring_back_dropped_entries(self) -> None:
+        reopener = StoreReopener()
+        store = reopener.open(windows(MINUTE))
         store.put("a", 1, 0)
-        shop.commit(store)
-        store = shop.open(windows(MINUTE))
+        reopener.commit(store)
+        store = reopener.open(windows(MINUTE))
         store.put("a", 1, 5 * MINUTE)
-        shop.commit(store)
-        assert shop.dropped == ["s/0"]
-        store = shop.open(windows(60 * MINUTE))
+        reopener.commit(store)
+        assert reopener.dropped == ["s/0"]
+        store = reopener.open(windows(60 * MINUTE))
         store.put("a", 2, 30_000)
         store.put("b", 2, MINUTE)
-        assert shop.task.dropped == {"expired window": 1}
+        assert reopener.task.dropped == {"expired window": 1}
         assert [(w.key, w.start) for w, _ in store.all()] == [("a", 5 * MINUTE), ("b", MINUTE)]
-        shop.commit(store)
-        assert shop.dropped == ["s/0"]
+        reopener.commit(store)
+        assert reopener.dropped == ["s/0"]
 
-    def test_and_a_version_before_that_is_left_out(self) -> None:
-        shop = Shop()
+    def test_does_not_allow_versions_older_than_a_dropped_slice(self) -> None:
+        reopener = StoreReopener()
         short, long = (
             ms.stores.versioned("s", TEXT, INT, history_retention=minutes * MINUTE) for minutes in (1, 60)
         )
-        store = shop.open(short)
+        store = reopener.open(short)
         store.put("a", 1, 0)
         store.put("a", 2, 1)
         store.put("a", 3, 5 * MINUTE)
-        shop.commit(store)
-        assert shop.dropped == ["s/0"]
-        store = shop.open(long)
+        reopener.commit(store)
+        assert reopener.dropped == ["s/0"]
+        store = reopener.open(long)
         assert store.put("a", 9, 2) is None
         assert store.get("a", 3) is None
         assert store.put("a", 9, MINUTE) == 5 * MINUTE
@@ -185,24 +198,24 @@ class TestTheRetentionMayChange:
 
 class TestTimes:
     @pytest.mark.parametrize("time", [-1, 1 << 63, 1.0, None])
-    def test_that_are_none_are_refused(self, time: Any) -> None:
-        shop = Shop()
+    def test_that_are_invalid_are_refused(self, time: Any) -> None:
+        reopener = StoreReopener()
         with pytest.raises(StoreError, match="store 's': the start of a window must be a number of ms"):
-            shop.open(windows(1)).put("a", 1, time)
+            reopener.open(windows(1)).put("a", 1, time)
         with pytest.raises(
             StoreError, match=r"store 's': the (start|end) of a session must be a number of ms"
         ):
-            shop.open(sessions(1)).put(ms.Windowed("a", time, time), 1)
+            reopener.open(sessions(1)).put(ms.Windowed("a", time, time), 1)
         versions = ms.stores.versioned("s", TEXT, INT, history_retention=1)
         with pytest.raises(StoreError, match="store 's': a timestamp must be a number of ms"):
-            shop.open(versions).put("a", 1, time)
+            reopener.open(versions).put("a", 1, time)
 
-    def test_a_session_ends_after_its_start(self) -> None:
+    def test_a_session_must_not_end_before_its_start(self) -> None:
         with pytest.raises(StoreError, match=r"a session must not end \(4\) before it starts \(5\)"):
-            Shop().open(sessions(1)).put(ms.Windowed("a", 5, 4), 1)
+            StoreReopener().open(sessions(1)).put(ms.Windowed("a", 5, 4), 1)
 
-    def test_reads_take_any_range(self) -> None:
-        store = Shop().open(windows(MINUTE))
+    def test_reads_accept_any_time_range(self) -> None:
+        store = StoreReopener().open(windows(MINUTE))
         last = (1 << 63) - 1
         store.put("a", 1, last)
         assert list(store.fetch("a", -5, 1 << 80)) == [(last, 1)]
@@ -231,7 +244,7 @@ class CountingReader:
 
 
 class CountingStores(MemoryStores):
-    """Notes every key that is read."""
+    """Records every key that is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,51 +285,51 @@ WORK: dict[str, tuple[ms.stores.StoreSpec, Any]] = {
 
 
 @pytest.mark.parametrize("kind", WORK)
-def test_what_a_batch_reads_does_not_grow_with_the_store(kind: str) -> None:
+def test_the_reads_of_a_batch_do_not_grow_with_the_store(kind: str) -> None:
     spec, use = WORK[kind]
     reads = {}
     for size in (50, 5000):
-        shop = Shop()
-        shop.stores = CountingStores()
-        shop.task.stream_time = 10 * MINUTE
+        reopener = StoreReopener()
+        reopener.stores = CountingStores()
+        reopener.task.stream_time = 10 * MINUTE
         for keys, time_ms in ((range(size), 11 * MINUTE), (range(3, 8), 12 * MINUTE + 1)):
-            store = shop.open(spec)
-            shop.stores.reads.clear()
+            store = reopener.open(spec)
+            reopener.stores.reads.clear()
             for key in keys:
                 use(store, f"key-{key}", time_ms)
-            shop.commit(store)
-            shop.task.stream_time += 1
-        reads[size] = len(shop.stores.reads)
+            reopener.commit(store)
+            reopener.task.stream_time += 1
+        reads[size] = len(reopener.stores.reads)
     assert reads[5000] <= reads[50] + 10, reads
 
 
-def test_a_jump_of_time_removes_what_has_expired_in_steps() -> None:
+def test_a_jump_of_time_removes_expired_entries_in_steps() -> None:
     spec = ms.stores.key_value("s", TEXT, INT, ttl=1000)
-    shop = Shop()
-    shop.task.stream_time = 0
-    store = shop.open(spec)
+    reopener = StoreReopener()
+    reopener.task.stream_time = 0
+    store = reopener.open(spec)
     for number in range(2500):
         store.put(str(number), 1)
-    shop.commit(store)
-    shop.task.stream_time = 1000
+    reopener.commit(store)
+    reopener.task.stream_time = 1000
     removed = []
     for _ in range(4):
-        store = shop.open(spec)
+        store = reopener.open(spec)
         assert list(store.all()) == []
         changes, _ = store.drain()
         removed.append(len(changes.get("s", ())))
-        shop.stores.apply(changes)
+        reopener.stores.apply(changes)
     assert removed == [1000, 1000, 500, 0]
-    assert [shop.stores.open(name).approximate_count() for name in ("s", "s/written")] == [0, 0]
+    assert [reopener.stores.open(name).approximate_count() for name in ("s", "s/written")] == [0, 0]
 
 
-def test_a_store_that_is_written_more_than_its_step_removes_as_much_as_it_writes() -> None:
+def test_a_store_with_many_writes_removes_as_many_expired_entries_as_it_writes() -> None:
     spec = ms.stores.key_value("s", TEXT, INT, ttl=10)
-    shop = Shop()
+    reopener = StoreReopener()
     for batch in range(6):
-        shop.task.stream_time = batch * 10
-        store = shop.open(spec)
+        reopener.task.stream_time = batch * 10
+        store = reopener.open(spec)
         for number in range(3000):
             store.put(f"{batch}-{number}", 1)
-        shop.commit(store)
-        assert shop.stores.open("s").approximate_count() <= 6000
+        reopener.commit(store)
+        assert reopener.stores.open("s").approximate_count() <= 6000

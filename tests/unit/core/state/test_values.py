@@ -1,4 +1,4 @@
-"""A value that is serialised to None is no value, in every operator that keeps it, wherever micro-batches are cut."""
+"""A value that is serialised to None counts as missing in every operator that stores it, wherever micro-batches are cut."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_suppressed(stream: ms.KStream[Any, Any]) -> Any:
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("operator", [of_table, of_reduce, of_windows, of_sessions, of_suppressed])
-def test_a_value_that_is_serialised_to_none_is_no_value(
+def test_a_value_that_is_serialised_to_none_counts_as_missing(
     operator: Callable[..., Any], cache_bytes: int
 ) -> None:
     rows = [("a", "1", 0), ("a", "-", 1), ("a", "2", 2), ("b", "3", 3), ("b", "4", 4), ("c", "-", 9)]

@@ -1,4 +1,4 @@
-"""Excerpts: plain data of limited size, whatever the value is."""
+"""Excerpts: plain data of limited size for any value."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def test_values_become_plain_data(value: Any, shown: Any) -> None:
         ({"key": "a" * 50}, {"key": "a" * 9 + CUT}),
     ],
 )
-def test_what_is_too_large_is_cut_and_says_so(value: Any, shown: Any) -> None:
+def test_a_value_that_is_too_large_is_cut_and_marked_as_cut(value: Any, shown: Any) -> None:
     excerpt = Excerpt(20)
     assert (excerpt.of(value), excerpt.cut) == (shown, True)
 
 
-def test_a_value_that_holds_itself_ends() -> None:
+def test_a_value_that_contains_itself_is_cut() -> None:
     value: list[Any] = []
     value.append(value)
     excerpt = Excerpt(1_000)
@@ -84,14 +84,14 @@ def test_a_value_that_holds_itself_ends() -> None:
 
 
 class Endless(dict[str, int]):
-    """An object that would never be walked to its end."""
+    """A dict whose items never end."""
 
     def items(self) -> Any:
         while True:
             yield "k", 1
 
 
-def test_a_large_value_is_not_walked_to_its_end() -> None:
+def test_a_large_value_is_not_iterated_to_its_end() -> None:
     excerpt = Excerpt(100)
     assert excerpt.of(Endless()) == {"k": 1}
     assert excerpt.cut
@@ -102,7 +102,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(s
 
 
 @given(value=VALUES, size=st.integers(1, 200))
-def test_no_excerpt_is_much_larger_than_its_size(value: Any, size: int) -> None:
+def test_no_excerpt_is_much_larger_than_the_size_limit(value: Any, size: int) -> None:
     excerpt = Excerpt(size)
     shown = excerpt.of(value)
     written = json.dumps(shown)

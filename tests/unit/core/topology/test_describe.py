@@ -62,14 +62,14 @@ Topologies:
       --> chosen
     Sink: chosen (extractor class: function)
       <-- other"""
-"""The form of Kafka Streams' TopologyDescription: two blanks before every part but the first, an empty line between."""
+"""The form of TopologyDescription in Kafka Streams: two spaces before each part except the first, empty lines between parts."""
 
 
 def test_the_text_has_the_form_of_kafka_streams() -> None:
     assert two_parts().describe().rstrip() == KAFKA_STREAMS
 
 
-def test_the_text_says_the_same_words_as_kafka_streams() -> None:
+def test_the_text_has_the_same_words_as_that_of_kafka_streams() -> None:
     assert two_parts().describe().split() == KAFKA_STREAMS.split()
 
 
@@ -115,7 +115,7 @@ def test_mermaid_draws_nodes_stores_and_edges() -> None:
     }
 
 
-def test_mermaid_keeps_alike_names_apart() -> None:
+def test_mermaid_distinguishes_similar_names() -> None:
     names = ["a-b", "a_b", "a.b"]
     topology = ms.Topology().add_source("in", "x")
     for name in names:
@@ -157,7 +157,7 @@ def elements(svg: str, tag: str) -> list[ElementTree.Element]:
     return ElementTree.fromstring(svg).findall(f"{{http://www.w3.org/2000/svg}}{tag}")
 
 
-def test_the_svg_says_in_each_box_what_is_read_used_and_written() -> None:
+def test_each_box_of_the_svg_lists_the_topics_and_stores_of_its_node() -> None:
     assert [text.text for text in elements(two_parts().svg(), "text")] == [
         "Sub-topology 0",
         *("lines", "reads a", "reads b"),
@@ -170,11 +170,11 @@ def test_the_svg_says_in_each_box_what_is_read_used_and_written() -> None:
     ]
 
 
-def test_the_svg_draws_a_way_for_each_parent() -> None:
+def test_the_svg_draws_a_path_for_each_parent() -> None:
     assert len(elements(two_parts().svg(), "path")) == 5
 
 
-def test_boxes_lie_in_the_picture_and_do_not_overlap() -> None:
+def test_boxes_are_inside_the_picture_and_do_not_overlap() -> None:
     for topology in (two_parts(), word_count()):
         frame = ElementTree.fromstring(topology.svg()).attrib
         boxes = [
@@ -188,7 +188,7 @@ def test_boxes_lie_in_the_picture_and_do_not_overlap() -> None:
                 assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
 
 
-def test_children_lie_below_all_their_parents() -> None:
+def test_children_are_below_all_their_parents() -> None:
     parts = parts_of(two_parts().plan())
     part, boxes = parts[0], laid_out(parts).boxes
     for shape in part.shapes:
@@ -200,7 +200,7 @@ def test_a_notebook_shows_the_svg() -> None:
     assert word_count()._repr_html_() == word_count().svg()
 
 
-def test_a_sink_refuses_a_topic_that_no_broker_would_have() -> None:
+def test_a_sink_refuses_an_invalid_topic_name() -> None:
     with pytest.raises(TopologyError, match="cannot be the name of a topic"):
         ms.Topology().add_source("in", "a").add_sink("out", 'my "topic"', "in")
 
@@ -219,7 +219,7 @@ Application app (consumer group app)
 segment.bytes=52428800, message.timestamp.type=CreateTime)"""
 
 
-def test_a_plan_that_starts_reports_numbers_and_leaves_out_what_is_gone() -> None:
+def test_the_start_report_has_final_numbers_and_omits_removed_sub_topologies() -> None:
     builder = ms.StreamsBuilder()
     regions = builder.table("people").group_by(lambda _, region: (region, "1")).count(store="counts")
     regions.to_stream().to("out", value=ms.serdes.int64)
@@ -229,7 +229,7 @@ def test_a_plan_that_starts_reports_numbers_and_leaves_out_what_is_gone() -> Non
     assert "Sub-topology: 0" not in str(plan)
 
 
-def test_a_plan_that_starts_reports_where_stores_and_commits_are_kept() -> None:
+def test_the_start_report_shows_where_stores_and_commits_are_kept() -> None:
     builder = ms.StreamsBuilder()
     kept = ms.stores.options("counts", engine="rocksdb", changelog="kafka")
     builder.stream("in").group_by_key().count(store=kept)

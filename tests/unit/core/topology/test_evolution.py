@@ -1,4 +1,4 @@
-"""Edited topologies: numbers that sub-topologies keep, refused edits, and renamed stores."""
+"""Edited topologies: the numbers that sub-topologies keep, edits that are refused, and renamed stores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Quiet(ms.Processor):
 
 
 def plan(**subs: tuple[str, ...]) -> Plan:
-    """Make a plan with a sub-topology per topic, each with its stores."""
+    """Return a plan with a sub-topology per topic, each with its stores."""
     topology = ms.Topology()
     for topic, stores in subs.items():
         topology.add_source(topic, topic)
@@ -40,7 +40,7 @@ def plan(**subs: tuple[str, ...]) -> Plan:
 
 
 def parts(**numbers: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[int, ComparedPart]:
-    """Make parts, as in ``_0=(topics, stores)``."""
+    """Return parts by number, from arguments such as ``_0=(topics, stores)``."""
     return {int(name[1:]): ComparedPart(topics, stores, 2) for name, (topics, stores) in numbers.items()}
 
 
@@ -48,8 +48,8 @@ def numbers(continued_plan: Plan) -> dict[int, tuple[str, ...]]:
     return {sub.id: sub.source_topics for sub in continued_plan.subtopologies}
 
 
-class TestNumbers:
-    def test_are_those_of_the_program_without_a_checkpoint(self) -> None:
+class TestSubtopologyNumbers:
+    def test_follow_the_program_without_a_checkpoint(self) -> None:
         assert numbers(continued(plan(a=("s",), b=()), {})) == {0: ("a",), 1: ("b",)}
 
     def test_follow_the_stores(self) -> None:
@@ -57,11 +57,11 @@ class TestNumbers:
         assert numbers(continued(plan(new=(), a=("s",)), before)) == {0: ("a",), 1: ("new",)}
         assert numbers(continued(plan(a=(), renamed=("s",)), before)) == {0: ("renamed",), 1: ("a",)}
 
-    def test_follow_the_topics_where_there_are_no_stores(self) -> None:
+    def test_follow_the_topics_of_subtopologies_without_stores(self) -> None:
         before = parts(_0=(("a",), ()), _1=(("b",), ()))
         assert numbers(continued(plan(b=(), c=(), a=("s",)), before)) == {0: ("a",), 1: ("b",), 2: ("c",)}
 
-    def test_are_never_given_away(self) -> None:
+    def test_are_never_reused(self) -> None:
         before = parts(_0=(("a",), ("s",)), _1=(("b",), ("t",)))
         now = continued(plan(b=("t",), c=("u",)), before)
         assert numbers(now) == {0: (), 1: ("b",), 2: ("c",)}
@@ -75,7 +75,7 @@ class TestNumbers:
         again = continued(plan(a=("s",)), parts_of(now, layout, before))
         assert numbers(again) == {0: (), 1: (), 2: (), 3: ("a",)}
 
-    def test_of_internal_topics_go_along(self) -> None:
+    def test_apply_to_both_ends_of_internal_topics(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("lines").group_by(lambda k, v: v).count(store="counts")
         now = continued(
@@ -86,7 +86,7 @@ class TestNumbers:
         assert (topic.upstream, topic.downstream) == (5, 3)
         assert now.subtopology_of["lines"].id == 5
 
-    def test_cannot_be_kept_when_parts_become_one(self) -> None:
+    def test_cannot_be_kept_when_two_subtopologies_become_one(self) -> None:
         before = parts(_0=(("a",), ("s",)), _1=(("b",), ("t",)))
         with pytest.raises(
             IncompatibleTopologyError,
@@ -94,7 +94,7 @@ class TestNumbers:
         ):
             continued(plan(a=("s", "t")), before)
 
-    def test_cannot_be_kept_when_a_part_is_divided(self) -> None:
+    def test_cannot_be_kept_when_a_subtopology_is_divided(self) -> None:
         with pytest.raises(
             IncompatibleTopologyError,
             match=r"'s' and 't' are in different sub-topologies .* one sub-topology",
@@ -102,7 +102,7 @@ class TestNumbers:
             continued(plan(a=("s",), b=("t",)), parts(_0=(("a",), ("s", "t"))))
 
 
-class TestWhatTheOffsetCarries:
+class TestCheckpointOffset:
     def test_is_read_as_it_was_written(self) -> None:
         routing = Routing({"a": Route((0, 1), "producer"), "b": Route((1, 0), "key")}, {"s": ("a", "b")})
         lineage = Lineage(parts(_0=(("a",), ("s",)), _7=((), ())), {"a": "id"}, routing=routing)
@@ -114,32 +114,32 @@ class TestWhatTheOffsetCarries:
         assert Remembered.from_offset(offset) == remembered
         assert list(map(str, lineage.gone_tasks())) == ["7_0", "7_1"]
 
-    def test_an_offset_of_an_older_version_remembers_less(self) -> None:
+    def test_from_an_older_version_has_defaults_for_missing_fields(self) -> None:
         assert Remembered.from_offset({"topics": {}, "stores": {"s": "x"}, "internal": {}}) == Remembered(
             stores={"s": "x"}
         )
 
-    def test_reports_once_what_is_gone(self) -> None:
+    def test_tasks_of_a_removed_subtopology_are_reported_once(self) -> None:
         before = parts(_0=(("a",), ("s",)), _1=((), ()))
         after = parts(_0=((), ()), _1=((), ()))
         assert list(map(str, newly_gone(before, after))) == ["0_0", "0_1"]
         assert newly_gone(after, after) == newly_gone({}, after) == newly_gone(before, before) == []
 
 
-class TestNewNames:
+class TestStoreRenames:
     KNOWN = Remembered(
         stores={"old": "kind", "other": "kind"},
         internal={"app-old-repartition": 4},
         parts=parts(_0=(("a",), ("old", "other"))),
     )
 
-    def test_replace_the_old_ones_everywhere(self) -> None:
+    def test_replace_the_old_names_everywhere(self) -> None:
         now = self.KNOWN.renamed({"old": "new"}, "app")
         assert dict(now.stores) == {"new": "kind", "other": "kind"}
         assert now.parts[0].stores == ("new", "other")
         assert now.internal["app-new-repartition"] == 4
 
-    def test_may_stay_when_it_is_done(self) -> None:
+    def test_have_no_effect_once_they_are_applied(self) -> None:
         done = self.KNOWN.renamed({"old": "new"}, "app")
         again = done.renamed({"old": "new"}, "app")
         assert (again.stores, again.parts) == (done.stores, done.parts)

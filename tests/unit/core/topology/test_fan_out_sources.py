@@ -27,10 +27,10 @@ EXISTING = {
     "rates-fanout-0": 4,
     "other": 9,
 }
-SOMEWHERE: dict[str, Any] = {"bootstrap_servers": "localhost:1", "state_dir": "/nowhere"}
+REQUIRED_SETTINGS: dict[str, Any] = {"bootstrap_servers": "localhost:1", "state_dir": "/nowhere"}
 
 
-def joined(*, repartitioned: bool = False) -> ms.Topology:
+def join_topology(*, repartitioned: bool = False) -> ms.Topology:
     builder = ms.StreamsBuilder()
     rates = builder.table("rates")
     orders = builder.stream("orders", fan_out=True)
@@ -48,8 +48,8 @@ def tasks(layout: Layout) -> dict[str, list[str]]:
     return {str(task): sorted(map(str, group)) for task, group in layout.tasks.items()}
 
 
-def test_the_topics_of_split_partitions_are_read_with_the_named_one() -> None:
-    topology = joined()
+def test_fan_out_topics_of_split_partitions_are_read_with_the_source_topic() -> None:
+    topology = join_topology()
     assert topology.plan().external_topics == ("rates", "orders")
     plan = topology.plan(existing=EXISTING)
     assert plan.external_topics == ("rates", "orders", "orders-fanout-1")
@@ -59,31 +59,31 @@ def test_the_topics_of_split_partitions_are_read_with_the_named_one() -> None:
     assert not plan.has_patterns
 
 
-def test_their_partitions_are_in_the_task_of_the_split_partition() -> None:
-    plan = joined().plan(existing=EXISTING)
+def test_partitions_of_a_fan_out_topic_belong_to_the_task_of_the_split_partition() -> None:
+    plan = join_topology().plan(existing=EXISTING)
     assert tasks(laid_out(plan)) == {
         "0_0": ["orders-0", "rates-0"],
         "0_1": ["orders-1", "orders-fanout-1-0", "orders-fanout-1-1", "orders-fanout-1-2", "rates-1"],
     }
 
 
-def test_a_grouper_sees_only_the_partitions_that_were_split() -> None:
+def test_a_grouper_receives_only_the_partitions_of_the_original_topics() -> None:
     def reversed_groups(partitions: Mapping[str, int]) -> Sequence[frozenset[ms.TopicPartition]]:
         assert partitions == {"orders": 2, "rates": 2}
         return [frozenset(P(topic, number) for topic in partitions) for number in (1, 0)]
 
-    layout = lay_out(joined().plan(existing=EXISTING), EXISTING, reversed_groups)
+    layout = lay_out(join_topology().plan(existing=EXISTING), EXISTING, reversed_groups)
     assert {P("orders-fanout-1", 2), P("orders", 1)} <= layout.tasks[ms.TaskId(0, 0)]
 
 
-def test_they_do_not_count_for_the_partitions_of_a_repartition() -> None:
-    plan = joined(repartitioned=True).plan(existing={**EXISTING, "orders-fanout-1": 50})
+def test_fan_out_topics_do_not_affect_the_partition_count_of_a_repartition() -> None:
+    plan = join_topology(repartitioned=True).plan(existing={**EXISTING, "orders-fanout-1": 50})
     layout = laid_out(plan)
     assert [layout.partitions[topic] for topic in plan.internal_topics] == [2]
 
 
-def test_state_stays_where_it_is_when_a_partition_is_split() -> None:
-    before, after = joined().plan(), joined().plan(existing=EXISTING)
+def test_state_stays_in_its_task_when_a_partition_is_split() -> None:
+    before, after = join_topology().plan(), join_topology().plan(existing=EXISTING)
     check_routing(routing_of(before, laid_out(before)), routing_of(after, laid_out(after)))
 
 
@@ -95,11 +95,11 @@ def test_state_stays_where_it_is_when_a_partition_is_split() -> None:
         ({"orders": {0: 5}, "orders-fanout-1": {0: 1}}, []),
     ],
 )
-def test_a_new_one_is_read_from_its_beginning_if_the_partition_was_read_before(
+def test_a_new_fan_out_topic_is_read_from_its_beginning_if_the_partition_was_read_before(
     positions: Offsets, new: Collection[str]
 ) -> None:
     before = Remembered(parts=parts_from_json({"0": [["orders", "rates"], [], 2]}), positions=positions)
-    assert appeared(joined().plan(existing=EXISTING), before) == set(new)
+    assert appeared(join_topology().plan(existing=EXISTING), before) == set(new)
 
 
 def test_a_pattern_cannot_be_read_with_fan_out() -> None:
@@ -107,24 +107,24 @@ def test_a_pattern_cannot_be_read_with_fan_out() -> None:
         ms.StreamsBuilder().stream(re.compile("orders-.*"), fan_out=True)
 
 
-def test_streams_of_a_topic_agree_about_fan_out() -> None:
+def test_streams_of_one_topic_must_agree_about_fan_out() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("orders", fan_out=True)
     with pytest.raises(TopologyError, match=r"fan_out=True and by .* with fan_out=False"):
         builder.stream("orders")
 
 
-def test_a_split_topic_is_not_read_without_its_other_records() -> None:
+def test_a_split_topic_cannot_be_read_without_fan_out() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("orders").to("out")
     plan = builder.build().plan()
     with pytest.raises(TopologyError, match="Read topic 'orders' with fan_out=True"):
         check_split_topics(plan, EXISTING)
     check_split_topics(plan, EXISTING.keys() - {"orders-fanout-1"})
-    check_split_topics(joined().plan(existing=EXISTING), EXISTING.keys() - {"rates-fanout-0"})
+    check_split_topics(join_topology().plan(existing=EXISTING), EXISTING.keys() - {"rates-fanout-0"})
 
 
-def test_a_split_topic_is_no_global_table() -> None:
+def test_a_split_topic_cannot_be_a_global_table() -> None:
     builder = ms.StreamsBuilder()
     builder.global_table("orders")
     builder.stream("rates").to("out")
@@ -132,31 +132,33 @@ def test_a_split_topic_is_no_global_table() -> None:
         check_split_topics(builder.build().plan(), EXISTING)
 
 
-def test_open_transactions_of_a_split_topic_are_not_read() -> None:
+def test_reading_with_fan_out_requires_committed_records() -> None:
     with pytest.raises(SettingsError, match="isolation_level='read_committed'"):
-        check_fan_out(joined().plan(), Settings(**SOMEWHERE))
-    check_fan_out(joined().plan(), Settings(**SOMEWHERE, isolation_level="read_committed"))
-    check_fan_out(joined().plan(), Settings(**SOMEWHERE, processing_guarantee="exactly_once"))
+        check_fan_out(join_topology().plan(), Settings(**REQUIRED_SETTINGS))
+    check_fan_out(join_topology().plan(), Settings(**REQUIRED_SETTINGS, isolation_level="read_committed"))
+    check_fan_out(join_topology().plan(), Settings(**REQUIRED_SETTINGS, processing_guarantee="exactly_once"))
 
 
-def writing(*, fan_out: bool) -> Plan:
+def plan_with_sink(*, fan_out: bool) -> Plan:
     builder = ms.StreamsBuilder()
     builder.stream("other").to("orders", fan_out=fan_out)
     return builder.build().plan()
 
 
-def test_a_split_topic_is_not_written_like_others() -> None:
+def test_a_split_topic_cannot_be_written_without_fan_out() -> None:
     with pytest.raises(TopologyError, match="Write topic 'orders' with fan_out=True"):
-        check_split_topics(writing(fan_out=False), EXISTING)
-    check_split_topics(writing(fan_out=True), EXISTING)
+        check_split_topics(plan_with_sink(fan_out=False), EXISTING)
+    check_split_topics(plan_with_sink(fan_out=True), EXISTING)
 
 
-def test_a_split_topic_is_written_at_least_once() -> None:
+def test_writing_with_fan_out_requires_at_least_once() -> None:
     with pytest.raises(SettingsError, match="processing_guarantee='at_least_once'"):
-        check_fan_out(writing(fan_out=True), Settings(**SOMEWHERE, processing_guarantee="exactly_once"))
-    check_fan_out(writing(fan_out=True), Settings(**SOMEWHERE))
+        check_fan_out(
+            plan_with_sink(fan_out=True), Settings(**REQUIRED_SETTINGS, processing_guarantee="exactly_once")
+        )
+    check_fan_out(plan_with_sink(fan_out=True), Settings(**REQUIRED_SETTINGS))
 
 
-def test_a_function_does_not_choose_topics_with_fan_out() -> None:
+def test_a_function_that_chooses_topics_cannot_be_combined_with_fan_out() -> None:
     with pytest.raises(TopologyError, match="topics that a function chooses, so fan_out=True does not fit"):
         ms.StreamsBuilder().stream("other").to(lambda key, value, context: value, fan_out=True)

@@ -1,4 +1,4 @@
-"""Global parts: they stand beside the sub-topologies, and nothing else touches them."""
+"""Global parts of a topology: they have no tasks, and other nodes cannot be attached to them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Topologies:
 
 
 class TestPlan:
-    def test_a_global_table_makes_no_task_and_no_input(self) -> None:
+    def test_a_global_table_adds_no_task_and_no_external_topic(self) -> None:
         plan = enriched().plan()
         assert [sub.source_topics for sub in plan.subtopologies] == [("in",)]
         assert plan.external_topics == plan.broker_topics == ("in",)
@@ -64,23 +64,23 @@ class TestPlan:
             (1, ("products",), ["goods"])
         ]
 
-    def test_readers_of_one_table_stay_apart(self) -> None:
+    def test_readers_of_one_global_table_are_separate_subtopologies(self) -> None:
         builder = ms.StreamsBuilder()
         table = builder.global_table("products")
         for topic in ("a", "b"):
             builder.stream(topic).join(table, lambda k, v: v, lambda v, row: row).to("out")
         assert [sub.source_topics for sub in builder.build().plan().subtopologies] == [("a",), ("b",)]
 
-    def test_who_reads_a_global_store_does_not_run_before_the_shuffle(self) -> None:
+    def test_a_subtopology_that_reads_a_global_store_is_not_stateless(self) -> None:
         (sub,) = enriched().plan().subtopologies
         assert (sub.stateless, list(sub.global_stores)) == (False, ["goods"])
 
-    def test_a_stateless_part_knows_no_global_store(self) -> None:
+    def test_a_stateless_subtopology_has_no_global_store(self) -> None:
         topology = with_names().add_source("in", "in").add_sink("out", "out", "in")
         (sub,) = topology.plan().subtopologies
         assert (sub.stateless, dict(sub.global_stores)) == (True, {})
 
-    def test_a_table_that_nothing_reads_is_kept_by_the_first_part_with_state(self) -> None:
+    def test_an_unread_global_table_belongs_to_the_first_stateful_subtopology(self) -> None:
         builder = ms.StreamsBuilder()
         builder.global_table("products", store="goods")
         builder.stream("a").to("b")
@@ -93,28 +93,28 @@ class TestPlan:
             (False, []),
         ]
 
-    def test_numbers_of_a_checkpoint_leave_the_global_parts_last(self) -> None:
+    def test_global_parts_are_numbered_after_the_subtopologies_of_the_checkpoint(self) -> None:
         plan = continued(
             enriched().plan(), {0: ComparedPart(("gone",), (), 1), 3: ComparedPart(("in",), (), 1)}
         )
         assert [sub.id for sub in (*plan.subtopologies, *plan.global_parts)] == [0, 1, 2, 3, 4]
 
-    def test_a_task_without_the_stores_it_may_read_is_a_bug(self) -> None:
+    def test_a_task_without_its_global_stores_is_an_error(self) -> None:
         (sub,) = enriched().plan().subtopologies
         with pytest.raises(StoreError, match="without the global stores goods"):
             Task(sub, TaskId(0, 0), application_id="app", stores=MemoryStores())
 
 
-class TestPictures:
-    def test_the_text_is_that_of_kafka_streams(self) -> None:
+class TestDescriptions:
+    def test_the_description_equals_that_of_kafka_streams(self) -> None:
         assert enriched().describe() == DESCRIBED
 
-    def test_the_plan_names_topic_and_store(self) -> None:
+    def test_the_printed_plan_names_the_topic_and_the_store(self) -> None:
         text = str(enriched().plan())
         assert "sub-topology 1 (for a global store, read by every task)" in text
         assert "    reads  products\n    keeps  goods (timestamped-key-value string -> string)" in text
 
-    def test_drawings_show_who_reads_the_store(self) -> None:
+    def test_diagrams_show_which_processors_read_the_store(self) -> None:
         assert '"store:goods" -> "enrich" [style=dashed]' in enriched().dot()
         assert "Sub-topology 1" in enriched().mermaid()
 
@@ -132,18 +132,20 @@ class TestRefused:
             ),
         ],
     )
-    def test_what_would_touch_a_global_part(self, define: Callable[[ms.Topology], Any], message: str) -> None:
+    def test_nodes_cannot_be_attached_to_a_global_part(
+        self, define: Callable[[ms.Topology], Any], message: str
+    ) -> None:
         topology = with_names().add_source("in", "in")
         with pytest.raises(TopologyError, match=message):
             define(topology).validate()
 
-    def test_two_tables_in_one_store(self) -> None:
+    def test_two_tables_cannot_share_a_store(self) -> None:
         builder = ms.StreamsBuilder()
         builder.global_table("a", store="same")
         with pytest.raises(TopologyError, match="store 'same' belongs to 'KTABLE-SOURCE-0000000001'"):
             builder.table("b", store="same")
 
-    def test_a_processor_in_place_of_its_class(self) -> None:
+    def test_a_processor_instance_is_refused_as_a_supplier(self) -> None:
         with pytest.raises(TopologyError, match="supplier must be callable"):
             ms.Topology().add_global_store(NAMES, "read", "names", "keep", Quiet())  # type: ignore[arg-type]
 
@@ -158,12 +160,12 @@ class TestRefused:
             (ms.stores.key_value("c", STRING, STRING, changelog="kafka"), "its topic is its changelog"),
         ],
     )
-    def test_a_store_of_another_kind(self, store: Any, message: str) -> None:
+    def test_only_plain_key_value_stores_can_be_global(self, store: Any, message: str) -> None:
         with pytest.raises(TopologyError, match=message):
             ms.Topology().add_global_store(store, "read", "names", "keep", Quiet)
 
 
-class TestNothingButAGlobalStore:
+class TestTopologyWithOnlyAGlobalStore:
     def test_is_described(self) -> None:
         assert with_names().describe().splitlines()[1] == (
             "   Sub-topology: 0 for global store (will not generate tasks)"
@@ -177,6 +179,6 @@ class TestNothingButAGlobalStore:
             driver.pipe("names", "k", "v")
             assert driver.store("names").get("k").value == "v"
 
-    def test_is_nothing_for_an_application(self) -> None:
+    def test_is_refused_by_an_application(self) -> None:
         with pytest.raises(TopologyError, match="an application would have no task"):
             ms.Application("app", with_names(), bootstrap_servers="localhost:1")

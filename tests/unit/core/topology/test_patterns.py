@@ -21,22 +21,22 @@ def counting(pattern: re.Pattern[str] = ORDERS) -> ms.Topology:
     return builder.build()
 
 
-class TestWhatAPatternMeans:
-    def test_topics_whose_whole_name_it_matches(self) -> None:
+class TestAPattern:
+    def test_matches_whole_topic_names(self) -> None:
         plan = counting().plan("app", existing=["orders-us", "orders-eu", "my-orders-eu", "orders"])
         assert plan.external_topics == ("orders-eu", "orders-us")
         assert plan.chosen_topics == {"orders-eu", "orders-us"}
 
-    def test_no_internal_topics(self) -> None:
+    def test_does_not_match_internal_topics(self) -> None:
         existing = ["__consumer_offsets", "app-counts-changelog", "app-x-repartition", "app-commits", "a"]
         assert counting(re.compile(".*")).plan("app", existing=existing).external_topics == ("a",)
 
-    def test_nothing_before_anything_is_known(self) -> None:
+    def test_matches_no_topics_before_the_existing_ones_are_known(self) -> None:
         plan = counting().plan("app")
         assert plan.external_topics == ()
         assert lay_out(plan, {}).tasks == {}
 
-    def test_is_said_by_the_pictures(self) -> None:
+    def test_is_shown_in_descriptions_and_diagrams(self) -> None:
         topology = counting()
         assert "Source: KSTREAM-SOURCE-0000000000 (topics: orders-.*)" in topology.describe()
         assert "reads  topics that match orders-.*" in str(topology.plan("app"))
@@ -57,7 +57,7 @@ def test_a_pattern_that_matches_a_topic_of_another_source_is_refused(build: Call
         build()
 
 
-def test_two_patterns_that_match_one_topic_are_refused_when_it_is_there() -> None:
+def test_two_patterns_that_match_one_topic_are_refused_once_the_topic_exists() -> None:
     topology = ms.Topology().add_source("a", ORDERS).add_source("b", re.compile(".*-eu"))
     topology.plan(existing=["orders-us", "clicks-eu"])
     with pytest.raises(
@@ -66,7 +66,7 @@ def test_two_patterns_that_match_one_topic_are_refused_when_it_is_there() -> Non
         topology.plan(existing=["orders-eu"])
 
 
-def test_a_repartition_behind_a_pattern_needs_a_topic_to_take_its_number_from() -> None:
+def test_a_repartition_downstream_of_a_pattern_needs_a_matching_topic_for_its_partition_count() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(ORDERS).group_by(lambda _, v: v).count(store="counts")
     topology = builder.build()
@@ -77,23 +77,23 @@ def test_a_repartition_behind_a_pattern_needs_a_topic_to_take_its_number_from() 
 
 
 class TestACheckpoint:
-    def test_finds_the_state_when_every_topic_is_another_one(self) -> None:
+    def test_keeps_its_state_when_no_matched_topic_remains(self) -> None:
         old = counting().plan("app", existing=["orders-2025"])
         parts = parts_of(old, lay_out(old, {"orders-2025": 2}), {})
         assert parts == {0: ComparedPart(("orders-2025", "/orders-.*/"), ("counts",), 2)}
-        nothing = counting().plan("app")
-        assert parts_of(continued(nothing, parts), lay_out(nothing, {}), parts)[0] == ComparedPart(
-            ("/orders-.*/",), ("counts",), 2
-        )
+        plan_without_topics = counting().plan("app")
+        assert parts_of(continued(plan_without_topics, parts), lay_out(plan_without_topics, {}), parts)[
+            0
+        ] == ComparedPart(("/orders-.*/",), ("counts",), 2)
 
-    def test_finds_a_part_without_stores_by_its_pattern(self) -> None:
+    def test_identifies_a_subtopology_without_stores_by_its_pattern(self) -> None:
         topology = ms.Topology().add_source("new", "other").add_source("in", ORDERS)
         plan = continued(
             topology.plan("app", existing=["orders-b"]), {0: ComparedPart(("/orders-.*/",), (), 1)}
         )
         assert plan.subtopologies[0].source_topics == ("orders-b",)
 
-    def test_knows_which_topics_have_appeared(self) -> None:
+    def test_shows_which_topics_are_new(self) -> None:
         plan = counting().plan("app", existing=["orders-a", "orders-b"])
         known = Remembered(
             parts={0: ComparedPart(("orders-a", "/orders-.*/"), (), 1)}, positions={"orders-a": {0: 7}}

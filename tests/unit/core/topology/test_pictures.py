@@ -1,4 +1,4 @@
-"""Lines of a picture end at their boxes, with an arrowhead, and pass through no other box."""
+"""SVG diagrams: lines connect their boxes, have arrowheads, and cross no other box."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Point = tuple[float, float]
 
 
 def points(path: str) -> Iterator[Point]:
-    """Follow a path of the commands that the pictures use, in small steps."""
+    """Yield points along a path. Only the commands that the pictures use are supported."""
     x = y = 0.0
     for command, coordinates in re.findall(r"([MVHC])([-\d .]+)", path):
         numbers = [float(number) for number in coordinates.split()]
@@ -28,12 +28,12 @@ def points(path: str) -> Iterator[Point]:
         start = (x, y)
         if command == "C":
             corners = [start, *zip(numbers[::2], numbers[1::2])]
-            ways = [bezier(corners, step / 50) for step in range(51)]
+            path_points = [bezier(corners, step / 50) for step in range(51)]
         else:
             end = {"M": start, "V": (x, numbers[-1]), "H": (numbers[-1], y)}[command]
-            ways = [between(start, end, step / 50) for step in range(51)]
-        yield from ways
-        x, y = ways[-1]
+            path_points = [between(start, end, step / 50) for step in range(51)]
+        yield from path_points
+        x, y = path_points[-1]
 
 
 def between(start: Point, end: Point, share: float) -> Point:
@@ -51,7 +51,7 @@ def inside(box: Box, point: Point) -> bool:
 
 
 def crossed(drawn: Grid) -> list[str]:
-    """Name the boxes that a line goes through; touching the edge is where it begins and ends."""
+    """Return the names of the boxes that a line crosses; a line may touch the edge of a box."""
     boxes = drawn.boxes.items()
     return [
         name for path in drawn.paths for point in points(path) for name, box in boxes if inside(box, point)
@@ -59,8 +59,8 @@ def crossed(drawn: Grid) -> list[str]:
 
 
 def outside(drawn: Grid) -> list[Point]:
-    found = [point for path in drawn.paths for point in points(path)]
-    return [(x, y) for x, y in found if not (0 <= x <= drawn.width and 0 <= y <= drawn.height)]
+    all_points = [point for path in drawn.paths for point in points(path)]
+    return [(x, y) for x, y in all_points if not (0 <= x <= drawn.width and 0 <= y <= drawn.height)]
 
 
 @st.composite
@@ -79,7 +79,7 @@ def pictures(draw: st.DrawFn) -> tuple[list[list[Cell]], list[tuple[str, str]], 
 
 
 @given(pictures())
-def test_no_line_goes_through_a_box_or_out_of_the_picture(
+def test_no_line_crosses_a_box_or_leaves_the_picture(
     picture: tuple[list[list[Cell]], list[tuple[str, str]], set[int]],
 ) -> None:
     rows, arrows, titled = picture
@@ -91,7 +91,7 @@ def test_no_line_goes_through_a_box_or_out_of_the_picture(
 
 
 @given(pictures())
-def test_lines_begin_below_their_box_and_end_above_the_other(
+def test_lines_start_at_the_bottom_of_one_box_and_end_at_the_top_of_the_other(
     picture: tuple[list[list[Cell]], list[tuple[str, str]], set[int]],
 ) -> None:
     rows, arrows, titled = picture
@@ -102,7 +102,7 @@ def test_lines_begin_below_their_box_and_end_above_the_other(
         assert last == (drawn.boxes[end].middle, drawn.boxes[end].y)
 
 
-def test_sub_topologies_are_connected_by_what_one_writes_and_another_reads() -> None:
+def test_subtopologies_are_connected_by_the_topics_between_them() -> None:
     builder = ms.StreamsBuilder()
     words = builder.stream("lines", name="read").group_by(lambda k, v: v, name="by").count(store="counts")
     words.to_stream().to("counted", name="send")
@@ -120,7 +120,7 @@ def test_sub_topologies_are_connected_by_what_one_writes_and_another_reads() -> 
     assert set(nodes) == set(drawn.boxes)
 
 
-def test_lines_have_arrowheads_and_boxes_say_what_they_are() -> None:
+def test_lines_have_arrowheads_and_boxes_have_data_attributes() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(["a", "b"], name="read").group_by_key().count(store="seen").to_stream().to(
         "c", name="send"
@@ -133,13 +133,13 @@ def test_lines_have_arrowheads_and_boxes_say_what_they_are() -> None:
     assert 'data-stores="seen"' in svg
 
 
-def test_names_are_escaped_where_they_are_attributes() -> None:
+def test_names_are_escaped_in_attributes() -> None:
     svg = ms.Topology().add_source('a"><script>', "t").add_sink("b", "u", 'a"><script>').svg()
     assert "<script>" not in svg
     assert 'data-node="a&quot;&gt;&lt;script&gt;"' in svg
 
 
 @pytest.mark.parametrize("lines", [1, 7])
-def test_a_line_beside_a_taller_box_goes_straight_down_first(lines: int) -> None:
+def test_a_line_beside_a_taller_box_first_goes_straight_down(lines: int) -> None:
     rows = [[Cell("tall", ("x" * 20,) * lines), Cell("short", ("y",))], [Cell("below", ("z" * 60,))]]
     assert crossed(grid(rows, [("short", "below"), ("tall", "below")], [0])) == []

@@ -70,12 +70,12 @@ def joined_with_windows(builder: ms.StreamsBuilder) -> object:
 
 
 def suppressed_calendar(builder: ms.StreamsBuilder) -> object:
-    counts = grouped(builder).windowed_by(Evenings(10, grace=0)).count()
+    counts = grouped(builder).windowed_by(SecondHalfWindows(10, grace=0)).count()
     return counts.suppress(ms.Suppressed.until_window_closes())
 
 
-class Evenings(ms.Windows):
-    """The second half of every 20 ms."""
+class SecondHalfWindows(ms.Windows):
+    """Windows over the second half of every 20 ms."""
 
     def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
         start = timestamp - timestamp % 20 + 10
@@ -87,7 +87,7 @@ def closing_idle(builder: ms.StreamsBuilder) -> object:
     return grouped(builder).windowed_by(ms.TumblingWindows(10, grace=0), emit=emit).count()
 
 
-async def answered(value: str) -> str:
+async def uppercased(value: str) -> str:
     return value.upper()
 
 
@@ -129,7 +129,7 @@ def limited(builder: ms.StreamsBuilder) -> object:
             "extracts timestamps from records",
         ),
         (
-            lambda b: b.stream("words").map_values_async(answered, order="partition"),
+            lambda b: b.stream("words").map_values_async(uppercased, order="partition"),
             "keeps the order of a whole partition",
         ),
         (sliding, r"may expire because of other keys .* retention=36\) or more"),
@@ -147,7 +147,7 @@ def limited(builder: ms.StreamsBuilder) -> object:
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused_with_the_reason(
+def test_a_topology_that_cannot_be_divided_is_refused_with_the_reason(
     build: Callable[[ms.StreamsBuilder], object], reason: str
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -163,12 +163,12 @@ def test_what_cannot_be_divided_is_refused_with_the_reason(
     [
         left_joined,
         lambda b: sliding(b, 36),
-        lambda b: grouped(b).windowed_by(Evenings(10, grace=0)).count(),
+        lambda b: grouped(b).windowed_by(SecondHalfWindows(10, grace=0)).count(),
         lambda b: b.table("words", store=ms.stores.options("history", history_retention=10)),
         lambda b: b.table("a").left_join(b.table("b"), str, on=str),
     ],
 )
-def test_what_needs_the_time_of_the_partition_and_no_other_keys_can_be_divided(
+def test_operators_that_use_partition_time_but_no_other_keys_can_be_divided(
     build: Callable[[ms.StreamsBuilder], object],
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -176,7 +176,7 @@ def test_what_needs_the_time_of_the_partition_and_no_other_keys_can_be_divided(
     assert {sub.ranges for sub in divided_plan(builder.build().plan("app"), 4).subtopologies} == {16}
 
 
-def test_a_processor_has_to_promise_and_to_keep_its_promise() -> None:
+def test_a_processor_must_declare_key_local_and_use_only_the_key_of_its_record() -> None:
     with pytest.raises(TopologyError, match=r"'tally-up' .* without key_local=True"):
         divided_plan(tallying(key_local=False).plan("app"), 4)
     with ms.testing.TopologyTestDriver(tallying(key_local=True), parallelism=4) as driver:
@@ -189,7 +189,7 @@ def test_a_processor_has_to_promise_and_to_keep_its_promise() -> None:
             driver.pipe("words", "to", "be")
 
 
-def test_only_the_topics_that_are_named_are_divided() -> None:
+def test_only_the_named_topics_are_divided() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("a").group_by_key().count(store="a-counts")
     builder.stream("b").group_by_key().count(store="b-counts")
@@ -207,7 +207,7 @@ def test_only_the_topics_that_are_named_are_divided() -> None:
         divided_plan(builder.build().plan("app"), {"c": 3})
 
 
-def test_a_topic_in_front_of_a_shuffle_divides_what_is_behind_it() -> None:
+def test_a_topic_before_the_shuffle_divides_the_subtopology_after_it() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("lines").group_by(lambda key, line: line).count(store="counts")
     plan = divided_plan(builder.build().plan("app"), {"lines": 4})
@@ -215,12 +215,12 @@ def test_a_topic_in_front_of_a_shuffle_divides_what_is_behind_it() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 257, 2.5, True])
-def test_a_number_of_workers_is_checked(workers: int) -> None:
+def test_an_invalid_number_of_workers_is_refused(workers: int) -> None:
     with pytest.raises(SettingsError, match="a whole number from 1 to 256"):
         ranges_for(workers)
 
 
-def test_state_does_not_move_to_other_ranges_without_a_word() -> None:
+def test_a_change_that_would_move_state_to_other_key_ranges_is_refused() -> None:
     builder = ms.StreamsBuilder()
     grouped(builder).count(store="counts")
     plan = builder.build().plan("app")
@@ -243,7 +243,7 @@ def test_state_does_not_move_to_other_ranges_without_a_word() -> None:
             check_routing(routes[before], routes[now], divides=True)
 
 
-def test_fewer_workers_keep_the_ranges_of_the_state() -> None:
+def test_fewer_workers_keep_the_key_ranges_of_the_state() -> None:
     builder = ms.StreamsBuilder()
     grouped(builder).count(store="counts")
     plan = builder.build().plan("app")
@@ -256,7 +256,7 @@ def test_fewer_workers_keep_the_ranges_of_the_state() -> None:
     assert with_ranges_of_state(plan, Routing()) == plan
 
 
-def test_a_new_store_has_no_ranges_to_keep() -> None:
+def test_a_new_store_has_no_key_ranges_to_keep() -> None:
     builder = ms.StreamsBuilder()
     grouped(builder).count(store="counts")
     divided = divided_plan(builder.build().plan("app"), 4)
@@ -267,7 +267,7 @@ def test_a_new_store_has_no_ranges_to_keep() -> None:
     assert with_ranges_of_state(plan, before) == plan
 
 
-def test_a_test_driver_keeps_the_ranges_too() -> None:
+def test_the_test_driver_keeps_the_key_ranges() -> None:
     builder = ms.StreamsBuilder()
     grouped(builder).count(store="counts").to_stream().to("out", value=ms.serdes.int64)
     topology = builder.build()
@@ -278,7 +278,7 @@ def test_a_test_driver_keeps_the_ranges_too() -> None:
         assert [record.value for record in after.read("out")] == [2]
 
 
-def test_a_call_that_hangs_holds_back_the_offset_and_no_other_range() -> None:
+def test_a_call_that_hangs_holds_back_the_committed_offset_but_no_other_key_range() -> None:
     async def answer(key: str, value: str) -> str:
         if value == "hangs":
             await asyncio.sleep(60)

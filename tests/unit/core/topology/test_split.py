@@ -1,4 +1,4 @@
-"""Splitting: connected parts, what connects them, and what runs before the shuffle."""
+"""Splitting a topology into sub-topologies: what connects nodes, and what runs before the shuffle."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def parts(plan: Plan) -> list[list[str]]:
     return [list(sub.nodes) for sub in plan.subtopologies]
 
 
-def where(plan: Plan) -> dict[str, bool]:
-    """Return per internal topic whether it goes through the shuffle."""
+def shuffled_topics(plan: Plan) -> dict[str, bool]:
+    """Return for each internal topic whether it goes through the shuffle."""
     return {topic.name: topic.through_shuffle for topic in plan.internal_topics.values()}
 
 
-def test_unconnected_parts_are_numbered_in_the_order_they_were_begun() -> None:
+def test_unconnected_subtopologies_are_numbered_in_the_order_of_their_sources() -> None:
     topology = (
         ms.Topology()
         .add_source("a", "A")
@@ -41,7 +41,7 @@ def test_unconnected_parts_are_numbered_in_the_order_they_were_begun() -> None:
     assert plan.subtopology_of["B"].id == 1
 
 
-def test_a_shared_store_connects() -> None:
+def test_processors_that_share_a_store_are_in_one_subtopology() -> None:
     topology = (
         ms.Topology()
         .add_source("a", "A")
@@ -56,7 +56,7 @@ def test_a_shared_store_connects() -> None:
     assert list(plan.subtopologies[0].stores) == ["shared"]
 
 
-def test_a_repartition_is_the_border_between_two() -> None:
+def test_a_repartition_separates_two_subtopologies() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by(lambda k, v: v).count(store="counts").to_stream().to(
         "out", value=ms.serdes.int64
@@ -83,27 +83,27 @@ def test_a_repartition_is_the_border_between_two() -> None:
     assert plan.store_fingerprints() == {"counts": "sub-topology 1, timestamped-key-value string -> int64"}
 
 
-def test_only_what_comes_from_a_stateless_part_goes_through_the_shuffle() -> None:
+def test_only_records_of_a_stateless_subtopology_go_through_the_shuffle() -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by(lambda k, v: v).count(store="one")
     counts.to_stream().group_by(lambda k, v: str(v), value=ms.serdes.int64).count(store="two")
     plan = builder.build().plan("app")
-    assert where(plan) == {"app-one-repartition": True, "app-two-repartition": False}
+    assert shuffled_topics(plan) == {"app-one-repartition": True, "app-two-repartition": False}
     assert plan.broker_topics == ("in", "app-two-repartition")
 
 
-def test_a_part_behind_a_shuffle_repartitions_through_a_topic() -> None:
+def test_a_subtopology_after_the_shuffle_repartitions_through_a_topic() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").repartition(name="first").select_key(lambda k, v: v).repartition(name="second").to(
         "out"
     )
     plan = builder.build().plan("app")
-    assert where(plan) == {"app-first-repartition": True, "app-second-repartition": False}
+    assert shuffled_topics(plan) == {"app-first-repartition": True, "app-second-repartition": False}
     assert [plan.runs_before_shuffle(sub) for sub in plan.subtopologies] == [True, False, True]
 
 
 def consistent(plan: Plan) -> bool:
-    """Return whether only parts that run before the shuffle send to it."""
+    """Return whether only sub-topologies that run before the shuffle write to it."""
     return all(
         plan.runs_before_shuffle(plan.subtopologies[topic.upstream])
         for topic in plan.internal_topics.values()
@@ -111,32 +111,32 @@ def consistent(plan: Plan) -> bool:
     )
 
 
-def test_a_stream_merged_with_its_own_repartition_sends_it_through_a_topic() -> None:
+def test_a_stream_merged_with_its_own_repartition_uses_a_repartition_topic() -> None:
     builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     stream.merge(stream.repartition(name="again")).to("out")
     plan = builder.build().plan("app")
     assert len(plan.subtopologies) == 1
-    assert where(plan) == {"app-again-repartition": False}
+    assert shuffled_topics(plan) == {"app-again-repartition": False}
     assert consistent(plan)
 
 
-def test_a_part_that_gets_a_shuffle_later_does_not_send_to_another() -> None:
+def test_a_subtopology_that_later_reads_from_the_shuffle_does_not_write_to_it() -> None:
     builder = ms.StreamsBuilder()
     stream = builder.stream("in")
-    stream.select_key(lambda k, v: v).group_by_key().count(store="counts")  # made while `in` is all it reads
+    stream.select_key(lambda k, v: v).group_by_key().count(store="counts")  # at first, it reads only `in`
     stream.merge(builder.stream("other").repartition(name="late")).to("out")
     assert consistent(builder.build().plan("app"))
 
 
-def test_a_store_or_a_processor_makes_a_part_stateful() -> None:
+def test_a_processor_makes_a_subtopology_stateful() -> None:
     stateless = ms.Topology().add_source("in", "x").add_sink("out", "y", "in")
     stateful = ms.Topology().add_source("in", "x").add_processor("p", Quiet, "in")
     assert stateless.plan().subtopologies[0].stateless
     assert not stateful.plan().subtopologies[0].stateless
 
 
-def test_the_names_a_repartition_needs_are_kept_free() -> None:
+def test_a_node_cannot_have_a_name_that_a_repartition_needs() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in", name="counts-repartition-source").group_by(lambda k, v: v).count(store="counts")
     with pytest.raises(
@@ -146,7 +146,7 @@ def test_the_names_a_repartition_needs_are_kept_free() -> None:
         builder.build().plan()
 
 
-def test_two_repartitions_of_one_name_are_refused() -> None:
+def test_two_repartitions_with_the_same_name_are_refused() -> None:
     topology = ms.Topology().add_source("in", "x")
     for name in ("first", "second"):
         topology.add(Repartition(name, ("in",), "same", ms.serdes.string, ms.serdes.string))
@@ -156,7 +156,7 @@ def test_two_repartitions_of_one_name_are_refused() -> None:
         topology.plan()
 
 
-def test_a_plan_says_what_an_application_reads_keeps_and_writes() -> None:
+def test_a_printed_plan_lists_what_each_subtopology_reads_keeps_and_writes() -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by(lambda k, v: v).count(store="one").to_stream()
     counts.to(lambda key, value, context: key, value=ms.serdes.int64)
@@ -179,7 +179,7 @@ def test_a_plan_says_what_an_application_reads_keeps_and_writes() -> None:
     )
 
 
-def test_a_partitioner_for_chosen_topics_needs_the_partitions_of_any_topic() -> None:
+def test_a_partitioner_for_topics_chosen_per_record_needs_the_partitions_of_any_topic() -> None:
     def to(topic: object, **options: object) -> bool:
         builder = ms.StreamsBuilder()
         builder.stream("in").to(topic, **options)  # type: ignore[arg-type]

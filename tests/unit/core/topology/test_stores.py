@@ -1,3 +1,5 @@
+"""Options of stores: fingerprints, and values that are refused."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,15 +15,15 @@ TEXT, INT = ms.serdes.string, ms.serdes.int64
 HOUR = timedelta(hours=1)
 
 KINDS: dict[str, Callable[..., ms.stores.StoreSpec]] = {
-    "key-value": lambda *given, **more: ms.stores.key_value(*given, **more),
-    "expiring-key-value": lambda *given, **more: ms.stores.key_value(*given, ttl=HOUR, **more),
-    "lru": lambda *given, **more: ms.stores.lru(*given, capacity=10, **more),
-    "window": lambda *given, **more: ms.stores.window(*given, retention=HOUR, size=1000, **more),
-    "window-with-duplicates": lambda *given, **more: ms.stores.window(
-        *given, retention=HOUR, size=1000, retain_duplicates=True, **more
+    "key-value": lambda *args, **options: ms.stores.key_value(*args, **options),
+    "expiring-key-value": lambda *args, **options: ms.stores.key_value(*args, ttl=HOUR, **options),
+    "lru": lambda *args, **options: ms.stores.lru(*args, capacity=10, **options),
+    "window": lambda *args, **options: ms.stores.window(*args, retention=HOUR, size=1000, **options),
+    "window-with-duplicates": lambda *args, **options: ms.stores.window(
+        *args, retention=HOUR, size=1000, retain_duplicates=True, **options
     ),
-    "session": lambda *given, **more: ms.stores.session(*given, retention=HOUR, **more),
-    "versioned": lambda *given, **more: ms.stores.versioned(*given, history_retention=HOUR, **more),
+    "session": lambda *args, **options: ms.stores.session(*args, retention=HOUR, **options),
+    "versioned": lambda *args, **options: ms.stores.versioned(*args, history_retention=HOUR, **options),
 }
 
 
@@ -31,7 +33,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_the_fingerprint_shows_what_must_not_change(kind: str) -> None:
+def test_the_fingerprint_contains_what_must_not_change(kind: str) -> None:
     plain = KINDS[kind]("s", TEXT, INT)
     assert plain.fingerprint == f"{kind} string -> int64"
     assert KINDS[kind]("other", TEXT, INT).fingerprint == plain.fingerprint
@@ -40,7 +42,7 @@ def test_the_fingerprint_shows_what_must_not_change(kind: str) -> None:
         assert stamped.fingerprint == f"timestamped-{kind} string -> int64"
 
 
-def test_the_fingerprint_does_not_tell_what_may_change(kind: str) -> None:
+def test_the_fingerprint_does_not_depend_on_the_engine_or_the_changelog(kind: str) -> None:
     moved = KINDS[kind]("s", TEXT, INT, engine="rocksdb", changelog="kafka")
     assert moved.fingerprint == KINDS[kind]("s", TEXT, INT).fingerprint
     assert (moved.engine, moved.changelog) == ("rocksdb", "kafka")
@@ -62,14 +64,14 @@ def test_the_fingerprint_does_not_tell_what_may_change(kind: str) -> None:
         ),
     ],
 )
-def test_how_long_and_how_many_may_change(
+def test_the_fingerprint_does_not_depend_on_durations_and_capacities(
     original: ms.stores.StoreSpec, changed: ms.stores.StoreSpec
 ) -> None:
     assert original.fingerprint == changed.fingerprint
     assert original != changed
 
 
-def test_slices_hold_half_the_retention_and_a_minute_at_least() -> None:
+def test_slices_cover_half_the_retention_but_at_least_a_minute() -> None:
     lengths = [ms.stores.session("s", TEXT, INT, retention=r).slice_ms for r in (0, 120_000, HOUR)]
     assert lengths == [60_000, 60_000, 1_800_000]
 
@@ -99,33 +101,33 @@ def test_slices_hold_half_the_retention_and_a_minute_at_least() -> None:
         ),
     ],
 )
-def test_an_impossible_option_is_refused(make: Callable[[], Any], message: str) -> None:
+def test_an_invalid_option_is_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         make()
 
 
-def test_a_duration_is_a_timedelta_or_an_int() -> None:
+def test_a_duration_must_be_a_timedelta_or_an_int() -> None:
     with pytest.raises(TypeError, match="a duration must be"):
         ms.stores.session("s", TEXT, INT, retention=1.5)  # type: ignore[arg-type]
 
 
-def test_duplicates_cannot_lie_in_the_order_of_time() -> None:
+def test_duplicates_cannot_be_stored_in_the_order_of_time() -> None:
     with pytest.raises(TopologyError, match="store 's': duplicates need order='key'"):
         ms.stores.window("s", TEXT, INT, retention=10, size=10, retain_duplicates=True, order="time")
 
 
-def test_an_order_is_that_of_keys_or_of_time() -> None:
+def test_the_order_must_be_by_key_or_by_time() -> None:
     with pytest.raises(TopologyError, match="store 's': order must be one of 'key', 'time', not 'start'"):
         ms.stores.session("s", TEXT, INT, retention=10, order="start")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["window", "window-with-duplicates", "session"])
 @pytest.mark.parametrize("internal", ["with_open", "expired", "windows"])
-def test_what_only_operators_say_about_their_stores_is_no_option(kind: str, internal: str) -> None:
+def test_options_that_only_operators_set_are_not_accepted(kind: str, internal: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{internal}'"):
         KINDS[kind]("s", TEXT, INT, **{internal: True})
 
 
-def test_another_order_is_another_layout() -> None:
+def test_stores_in_the_order_of_time_have_another_kind() -> None:
     assert ms.stores.session("s", TEXT, INT, retention=10, order="time").kind == "session-by-time"
     assert ms.stores.window("s", TEXT, INT, retention=10, size=10, order="time").kind == "window-by-time"

@@ -25,54 +25,54 @@ class Shout(ms.Processor):
         self.context.forward(record.with_value(record.value.upper()))
 
 
-def begun() -> ms.Topology:
+def small_topology() -> ms.Topology:
     return ms.Topology().add_source("in", "lines").add_processor("worker", Quiet, "in")
 
 
 def with_store() -> ms.Topology:
-    return begun().add_state_store(STORE, processors=["worker"])
+    return small_topology().add_state_store(STORE, processors=["worker"])
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (
-            lambda: begun().add_source("in", "other"),
+            lambda: small_topology().add_source("in", "other"),
             r"^two nodes have the name 'in'; node names must be unique\. Set another name= or store= for one of them$",
         ),
         (
-            lambda: begun().add_source("again", ["other", "lines"]),
+            lambda: small_topology().add_source("again", ["other", "lines"]),
             r"^topic 'lines' has two sources, 'in' and 'again'; read it once and use the stream in both places$",
         ),
-        (lambda: begun().add_source("none", []), r"^source 'none' reads no topic$"),
+        (lambda: small_topology().add_source("none", []), r"^source 'none' reads no topic$"),
         (
-            lambda: begun().add_source("new", "bad topic"),
+            lambda: small_topology().add_source("new", "bad topic"),
             r"^'bad topic' cannot be the name of a topic: use 1 to 249 letters, digits, '\.', '_' or '-'",
         ),
-        (lambda: begun().add_source("", "x"), r"^'' cannot be the name of a node: "),
+        (lambda: small_topology().add_source("", "x"), r"^'' cannot be the name of a node: "),
         (
-            lambda: begun().add_source("new", "x", offset_reset="first"),
+            lambda: small_topology().add_source("new", "x", offset_reset="first"),
             r"^source 'new': offset_reset must be 'earliest', 'latest', 'none', a timedelta .* or None, not 'first'$",
         ),
         (
-            lambda: begun().add_source("new", "x", offset_reset=timedelta(-1)),
+            lambda: small_topology().add_source("new", "x", offset_reset=timedelta(-1)),
             r"a timedelta that is not negative, or None, not datetime.timedelta\(days=-1\)$",
         ),
         (
-            lambda: begun().add_processor("late", Quiet, "wroker"),
+            lambda: small_topology().add_processor("late", Quiet, "wroker"),
             r"^node 'late' has the parent 'wroker', which does not exist; .* before their children \(there are: in, worker\)$",
         ),
         (
-            lambda: begun().add_processor("late", Quiet, []),
+            lambda: small_topology().add_processor("late", Quiet, []),
             r"^node 'late' has no parents, so no record can ever reach it$",
         ),
         (
-            lambda: begun().add_processor("late", Quiet(), "in"),
+            lambda: small_topology().add_processor("late", Quiet(), "in"),
             r"^Topology.add_processor: supplier must be callable, not <.*Quiet.*>$",
         ),
-        (lambda: begun().add_processor("late", 5, "in"), r"supplier must be callable, not 5$"),
+        (lambda: small_topology().add_processor("late", 5, "in"), r"supplier must be callable, not 5$"),
         (
-            lambda: begun().add_sink("out", "x", "worker").add_sink("more", "y", "out"),
+            lambda: small_topology().add_sink("out", "x", "worker").add_sink("more", "y", "out"),
             r"^node 'more' has the sink 'out' as its parent; a sink has no output$",
         ),
         (
@@ -86,11 +86,11 @@ def with_store() -> ms.Topology:
             r"^'a/b' cannot be the name of a store: ",
         ),
         (
-            lambda: begun().add_state_store(STORE, processors=["worke"]),
+            lambda: small_topology().add_state_store(STORE, processors=["worke"]),
             r"^there is no processor 'worke' to connect stores to; add it first$",
         ),
         (
-            lambda: begun().add_state_store(STORE, processors=["in"]),
+            lambda: small_topology().add_state_store(STORE, processors=["in"]),
             r"^there is no processor 'in' to connect stores to; add it first$",
         ),
         (lambda: with_store().connect("worker"), r"^connect\('worker'\) names no store"),
@@ -100,7 +100,9 @@ def with_store() -> ms.Topology:
         ),
     ],
 )
-def test_a_mistake_is_reported_where_it_is_made(build: Callable[[], ms.Topology], message: str) -> None:
+def test_a_mistake_is_reported_by_the_call_that_makes_it(
+    build: Callable[[], ms.Topology], message: str
+) -> None:
     with pytest.raises(TopologyError, match=message):
         build()
 
@@ -113,7 +115,7 @@ def test_a_mistake_is_reported_where_it_is_made(build: Callable[[], ms.Topology]
             r"^the topology has no source, so it would process nothing; begin with stream\(\.\.\.\)$",
         ),
         (
-            lambda: begun().add_processor("second", Quiet, "in", stores=["counts"]),
+            lambda: small_topology().add_processor("second", Quiet, "in", stores=["counts"]),
             r"^'second' uses store 'counts', which was never added; add it with add_state_store\(\.\.\.\)$",
         ),
         (
@@ -121,7 +123,7 @@ def test_a_mistake_is_reported_where_it_is_made(build: Callable[[], ms.Topology]
             r"^'second' uses store 'count', which was never added; .* \(there are: counts\)$",
         ),
         (
-            lambda: begun().add_state_store(STORE),
+            lambda: small_topology().add_state_store(STORE),
             r"^store 'counts' is not connected to any processor; connect it or remove it$",
         ),
     ],
@@ -129,15 +131,15 @@ def test_a_mistake_is_reported_where_it_is_made(build: Callable[[], ms.Topology]
 @pytest.mark.parametrize(
     "use", [ms.Topology.validate, ms.Topology.plan, ms.Topology.describe, ms.Topology.dot]
 )
-def test_what_is_missing_is_reported_when_it_is_used(
+def test_missing_parts_are_reported_when_the_topology_is_used(
     build: Callable[[], ms.Topology], message: str, use: Callable[[ms.Topology], object]
 ) -> None:
     with pytest.raises(TopologyError, match=message):
         use(build())
 
 
-def test_a_refused_node_leaves_the_topology_as_it_was() -> None:
-    topology = begun()
+def test_a_refused_node_leaves_the_topology_unchanged() -> None:
+    topology = small_topology()
     with pytest.raises(TopologyError):
         topology.add_source("again", ["fresh", "lines"])
     assert list(topology.add_source("again", "fresh").nodes) == ["in", "worker", "again"]
@@ -145,8 +147,8 @@ def test_a_refused_node_leaves_the_topology_as_it_was() -> None:
 
 def test_a_store_can_be_connected_in_three_ways() -> None:
     ways = [
-        begun().add_state_store(STORE, processors=["worker"]),
-        begun().add_state_store(STORE).connect("worker", "counts"),
+        small_topology().add_state_store(STORE, processors=["worker"]),
+        small_topology().add_state_store(STORE).connect("worker", "counts"),
         ms.Topology()
         .add_source("in", "lines")
         .add_processor("worker", Quiet, "in", stores=["counts"])
@@ -156,17 +158,17 @@ def test_a_store_can_be_connected_in_three_ways() -> None:
     assert len({way.describe() for way in ways}) == 1
 
 
-def test_adding_or_connecting_a_store_twice_is_once() -> None:
+def test_adding_or_connecting_a_store_again_has_no_effect() -> None:
     topology = with_store().add_state_store(STORE).connect("worker", "counts", "counts")
     assert topology.nodes["worker"].store_names == ("counts",)
 
 
 def test_a_supplier_may_be_any_function_without_arguments() -> None:
-    topology = begun().add_processor("made", lambda: Quiet(), "in")
+    topology = small_topology().add_processor("made", lambda: Quiet(), "in")
     assert list(topology.nodes) == ["in", "worker", "made"]
 
 
-def test_says_how_large_it_is() -> None:
+def test_the_repr_of_a_topology_shows_its_size() -> None:
     assert repr(with_store()) == "<Topology of 2 nodes and 1 stores>"
 
 
@@ -210,7 +212,7 @@ def _transform_values(supplier: Callable[[], ms.Processor]) -> None:
         _transform_values,
     ],
 )
-def test_a_supplier_makes_a_new_processor_each_time(
+def test_a_supplier_must_return_a_new_processor_at_each_call(
     use: Callable[[Callable[[], ms.Processor]], None],
 ) -> None:
     shared = Quiet()
@@ -219,7 +221,7 @@ def test_a_supplier_makes_a_new_processor_each_time(
     use(lambda: Quiet())
 
 
-def test_what_is_added_to_the_builder_later_is_not_in_what_was_built() -> None:
+def test_later_changes_of_a_builder_do_not_affect_a_built_topology() -> None:
     builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     stream.to("out")
@@ -235,7 +237,7 @@ def test_what_is_added_to_the_builder_later_is_not_in_what_was_built() -> None:
     assert "another" not in builder.build().nodes
 
 
-def test_what_is_added_later_is_not_in_an_application() -> None:
+def test_later_changes_of_a_topology_do_not_affect_an_application() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(re.compile("in-.*")).to("out")
     topology = builder.build()
@@ -259,7 +261,7 @@ def test_nodes_of_the_processor_api_may_have_any_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", None, 5])
-def test_a_node_has_some_name(name: Any) -> None:
+def test_the_name_of_a_node_must_be_a_nonempty_string(name: Any) -> None:
     with pytest.raises(TopologyError):
         ms.Topology().add_source(name, "in")
 
@@ -278,15 +280,15 @@ def test_a_node_has_some_name(name: Any) -> None:
         lambda b, name: b.stream("in").to("out", name=name),
     ],
 )
-def test_names_of_the_dsl_are_those_of_topics(use: Callable[[ms.StreamsBuilder, str], object]) -> None:
+def test_names_in_the_dsl_must_be_valid_topic_names(use: Callable[[ms.StreamsBuilder, str], object]) -> None:
     with pytest.raises(TopologyError, match=r"'.*my node.*' cannot be the name of"):
         use(ms.StreamsBuilder(), "my node")
 
 
-def test_nodes_with_more_behind_them_are_described_first() -> None:
+def test_nodes_with_more_descendants_are_described_first() -> None:
     topology = ms.Topology()
     for number in "12":
         topology.add_source(f"s{number}", f"t{number}").add_processor(f"p{number}", Quiet, f"s{number}")
     topology.add_state_store(STORE, processors=["p1", "p2"]).add_processor("end", Quiet, "p2")
-    found = re.findall("(?:Source|Processor): ([^ ]+)", topology.describe())
-    assert found == ["s2", "p2", "s1", "end", "p1"]
+    described = re.findall("(?:Source|Processor): ([^ ]+)", topology.describe())
+    assert described == ["s2", "p2", "s1", "end", "p1"]

@@ -1,4 +1,4 @@
-"""Helpers of the tests of async workers: a task as an async worker sees it, its final outcomes, and waiting for its end."""
+"""Helpers for tests of async workers: issue calls as a task does, and wait for results and for the end of an async worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.drivers.async_worker.runner import now_ms
 
 
 class Asker:
-    """A task, as far as its async worker sees it."""
+    """Issues calls to an async worker as a task does."""
 
     def __init__(
         self, connection: AsyncWorkerConnection, function: Callable[..., Any], **options: Any
@@ -32,7 +32,7 @@ class Asker:
         self.batch = 0
 
     def ask(self, *values: Any, key: Any = None, numbers: int = 0) -> Answered:
-        """Hand over a call per value, and take in what has come."""
+        """Issue a call per value, and store the results that have arrived."""
         calls = []
         for number, value in enumerate(values, start=numbers):
             ticket = Ticket("call", number, 1, "e")
@@ -53,7 +53,7 @@ class Asker:
         while self.in_flight:
             assert time.monotonic() < deadline, f"{len(self.in_flight)} calls were never settled"
             assert not self.ask().lost
-            time.sleep(0.005)  # polls: an async worker only answers questions
+            time.sleep(0.005)  # polls, because an async worker sends nothing unasked
         return self.settled
 
 
@@ -72,7 +72,7 @@ def await_end(address: AsyncWorkerAddress, otherwise: str) -> None:
 
 @contextmanager
 def executor() -> Iterator[subprocess.Popen[bytes]]:
-    """Return what an async worker ends with."""
+    """Yield a process that stands for the executor: when it ends, its async worker ends."""
     process = subprocess.Popen(["sleep", "1000"])
     try:
         yield process

@@ -1,4 +1,4 @@
-"""The connection between a test and its async worker; each file chooses its kind."""
+"""The connection between a test and its async worker; each test file defines the address."""
 
 from __future__ import annotations
 

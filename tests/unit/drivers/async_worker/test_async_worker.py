@@ -30,7 +30,7 @@ MANY = 2_000
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[AsyncWorkerAddress]:
-    """Return the address of an async worker that ends with the tests."""
+    """Yield the address of an async worker that ends after the tests of this module."""
     with executor() as process:
         address = AsyncWorkerAddress(uuid4().hex, process.pid, process_directory() / "async-workers")
         yield address
@@ -41,7 +41,7 @@ def process_of(_: Any) -> tuple[int, str]:
     return os.getpid(), threading.current_thread().name
 
 
-def test_coroutines_run_on_its_event_loop_many_at_a_time(connection: AsyncWorkerConnection) -> None:
+def test_coroutines_run_concurrently_on_the_event_loop(connection: AsyncWorkerConnection) -> None:
     running = most = 0
 
     async def doubled_later(value: int) -> tuple[int, int]:
@@ -59,7 +59,7 @@ def test_coroutines_run_on_its_event_loop_many_at_a_time(connection: AsyncWorker
     assert max(seen for _, seen in results.values()) == 500
 
 
-def test_functions_run_on_threads_of_another_process(connection: AsyncWorkerConnection) -> None:
+def test_plain_functions_run_on_threads_of_another_process(connection: AsyncWorkerConnection) -> None:
     asker = Asker(connection, process_of)
     asker.ask(1, 2)
     (process, thread), _ = (
@@ -69,14 +69,16 @@ def test_functions_run_on_threads_of_another_process(connection: AsyncWorkerConn
     assert thread.startswith("millstream-call")
 
 
-def test_functions_of_a_program_need_no_module(connection: AsyncWorkerConnection) -> None:
+def test_functions_that_cannot_be_imported_are_sent_by_value(connection: AsyncWorkerConnection) -> None:
     offset = 7
     asker = Asker(connection, lambda value: value + offset)
     asker.ask(1)
     assert asker.until_settled() == {0: Done(8)}
 
 
-def test_calls_go_on_between_two_questions(connection: AsyncWorkerConnection, tmp_path: Path) -> None:
+def test_queued_calls_start_while_the_task_does_not_ask(
+    connection: AsyncWorkerConnection, tmp_path: Path
+) -> None:
     async def note(value: int) -> None:
         await asyncio.sleep(0.05)
         (tmp_path / str(value)).touch()
@@ -84,13 +86,15 @@ def test_calls_go_on_between_two_questions(connection: AsyncWorkerConnection, tm
     asker = Asker(connection, note, max_in_flight=1, order="completion")
     asker.ask(*range(5))
     deadline = time.monotonic() + 20
-    while len(list(tmp_path.iterdir())) < 5:  # without questions meanwhile
+    while len(list(tmp_path.iterdir())) < 5:  # the task does not ask meanwhile
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert len(asker.ask().settled) == 5
 
 
-def test_calls_of_a_key_follow_each_other(connection: AsyncWorkerConnection, tmp_path: Path) -> None:
+def test_calls_with_the_same_key_run_one_after_the_other(
+    connection: AsyncWorkerConnection, tmp_path: Path
+) -> None:
     async def note(value: int) -> None:
         with open(tmp_path / str(value % 10), "a", encoding="utf-8") as journal:
             journal.write(f"begin {value}\n")
@@ -106,7 +110,7 @@ def test_calls_of_a_key_follow_each_other(connection: AsyncWorkerConnection, tmp
         assert (tmp_path / str(key)).read_text().splitlines() == expected
 
 
-def test_failures_come_back_with_what_was_raised(connection: AsyncWorkerConnection) -> None:
+def test_a_failed_call_returns_the_raised_exception(connection: AsyncWorkerConnection) -> None:
     def fails(value: int) -> int:
         raise ValueError(f"no {value}")
 
@@ -128,7 +132,7 @@ def test_a_retry_is_reported_with_its_time_and_attempt(connection: AsyncWorkerCo
 
 
 @pytest.mark.parametrize("sleep", [asyncio.sleep, time.sleep], ids=["coroutine", "thread"])
-def test_what_takes_too_long_is_given_up_and_holds_up_nobody(
+def test_a_call_that_times_out_does_not_block_other_calls(
     connection: AsyncWorkerConnection, sleep: Callable[[float], Any]
 ) -> None:
     def call(value: int) -> Any:
@@ -143,7 +147,7 @@ def test_what_takes_too_long_is_given_up_and_holds_up_nobody(
     assert settled == {n: Done(None) for n in (1, 2, 3)}
 
 
-def test_what_is_no_longer_in_flight_is_forgotten_and_not_begun(
+def test_queued_calls_that_are_no_longer_in_flight_are_dropped(
     connection: AsyncWorkerConnection, tmp_path: Path
 ) -> None:
     async def note(value: int) -> int:
@@ -154,7 +158,7 @@ def test_what_is_no_longer_in_flight_is_forgotten_and_not_begun(
 
     asker = Asker(connection, note, max_in_flight=1, order="completion")
     asker.ask(0, 1, 2)
-    asker.in_flight.clear()  # the attempt at the micro-batch failed; the next one numbers others alike
+    asker.in_flight.clear()  # the attempt failed, and the next attempt issues other calls
     asker.function = note
     asker.ask(10, 11, numbers=5)
     (tmp_path / "go on").touch()
@@ -162,13 +166,13 @@ def test_what_is_no_longer_in_flight_is_forgotten_and_not_begun(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "10", "11", "go on"]
 
 
-def test_a_micro_batch_that_is_run_again_hears_the_same_again(connection: AsyncWorkerConnection) -> None:
+def test_a_repeated_micro_batch_receives_the_same_results(connection: AsyncWorkerConnection) -> None:
     asker = Asker(connection, doubled)
     asker.ask(1, 2)
     in_flight = dict(asker.in_flight)
     first = dict(asker.until_settled())
     asker.in_flight, asker.settled = {}, {}
-    asker.ask(5, numbers=5)  # other calls, so that the first ones are forgotten
+    asker.ask(5, numbers=5)  # another call; the first two are no longer in flight
     assert connection.ask(asker.task, asker.batch, now_ms(), in_flight).lost == tuple(sorted(in_flight))
 
     again = Asker(connection, doubled)
@@ -178,7 +182,7 @@ def test_a_micro_batch_that_is_run_again_hears_the_same_again(connection: AsyncW
     deadline = time.monotonic() + 20
     while (
         len(answer := connection.ask(again.task, again.batch, now_ms(), in_flight).settled) < 2
-    ):  # the tickets are held all the time
+    ):  # the tickets stay in flight
         assert time.monotonic() < deadline
     for _ in range(2):
         assert {ticket.number: settled for ticket, settled in answer} == first
@@ -194,7 +198,7 @@ def test_an_attempt_at_an_earlier_micro_batch_is_refused(connection: AsyncWorker
         asker.ask()
 
 
-def test_an_async_worker_that_dies_loses_its_calls_and_the_next_one_takes_them(
+def test_calls_lost_with_a_dead_async_worker_can_be_issued_to_the_next_one(
     connection: AsyncWorkerConnection,
 ) -> None:
     async def process(_: int) -> int:
@@ -214,7 +218,7 @@ def test_an_async_worker_that_dies_loses_its_calls_and_the_next_one_takes_them(
     assert len(asker.until_settled()) == 50
 
 
-def test_what_cannot_be_pickled_is_reported(connection: AsyncWorkerConnection) -> None:
+def test_functions_and_results_that_cannot_be_pickled_are_reported(connection: AsyncWorkerConnection) -> None:
     lock = threading.Lock()
     asker = Asker(connection, lambda _: lock.locked())
     with pytest.raises(AsyncWorkerError, match=r"Create connections, .* at the first call"):
@@ -226,7 +230,9 @@ def test_what_cannot_be_pickled_is_reported(connection: AsyncWorkerConnection) -
     assert "cannot be pickled to send it to the task" in failed.cause
 
 
-def test_functions_that_it_has_forgotten_are_sent_again(connection: AsyncWorkerConnection) -> None:
+def test_functions_that_the_async_worker_has_evicted_are_sent_again(
+    connection: AsyncWorkerConnection,
+) -> None:
     first = Asker(connection, doubled)
     first.ask(1)
     first.until_settled()
@@ -236,15 +242,15 @@ def test_functions_that_it_has_forgotten_are_sent_again(connection: AsyncWorkerC
     assert first.until_settled() == {0: Done(2), 1: Done(4)}
 
 
-def test_an_async_worker_that_nobody_asks_any_more_ends_also_if_calls_hang(
+def test_an_idle_async_worker_ends_even_if_calls_hang(
     address: AsyncWorkerAddress,
 ) -> None:
     async def hangs(_: int) -> None:
         await asyncio.Event().wait()
 
-    left = replace(address, application=uuid4().hex, idle_s=0.1)
-    connection = AsyncWorkerConnection(left)
+    idle_address = replace(address, application=uuid4().hex, idle_s=0.1)
+    connection = AsyncWorkerConnection(idle_address)
     Asker(connection, hangs).ask(1)
     connection.close()
-    assert answers(left)
-    await_end(left, "the async worker waits for somebody who will not come")
+    assert answers(idle_address)
+    await_end(idle_address, "the async worker waits for somebody who will not come")

@@ -1,4 +1,4 @@
-"""What functions of users do to an async worker that they should not, and async workers that end, hang or do not start."""
+"""Faults: user functions that misbehave, and async workers that end, hang or do not start."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from unit.drivers.async_worker.asking import Asker, added, await_end, doubled, e
 SOON_S = 8
 
 
-class Refuses:
-    """Can be pickled, and raises when it is unpickled."""
+class FailsToUnpickle:
+    """Can be pickled, and raises the error when it is unpickled."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -62,7 +62,7 @@ def address() -> Iterator[AsyncWorkerAddress]:
 
 
 def await_exit(process: int) -> None:
-    """Wait until a process that is no child of this one has ended."""
+    """Wait until a process that is not a child of this one has ended."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
@@ -81,10 +81,10 @@ def await_true(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)  # polls the state of another process
 
 
-# What calls give and raise.
+# Results and errors of calls.
 
 
-def test_an_error_that_cannot_be_unpickled_fails_its_record_and_no_other(
+def test_an_error_that_cannot_be_unpickled_fails_only_its_record(
     connection: AsyncWorkerConnection,
 ) -> None:
     def fails(value: int) -> int:
@@ -101,10 +101,10 @@ def test_an_error_that_cannot_be_unpickled_fails_its_record_and_no_other(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("here not"), FileNotFoundError("/there")])
-def test_a_result_that_cannot_be_unpickled_fails_its_record_and_no_other(
+def test_a_result_that_cannot_be_unpickled_fails_only_its_record(
     connection: AsyncWorkerConnection, error: Exception
 ) -> None:
-    asker = Asker(connection, lambda value: Refuses(error) if value == 1 else value)
+    asker = Asker(connection, lambda value: FailsToUnpickle(error) if value == 1 else value)
     asker.ask(0, 1, 2)
     settled = asker.until_settled(SOON_S)
     assert (settled[0], settled[2]) == (Done(0), Done(2))
@@ -114,7 +114,7 @@ def test_a_result_that_cannot_be_unpickled_fails_its_record_and_no_other(
 
 
 @pytest.mark.parametrize("options", [{}, {"circuit_breaker": CircuitBreaker(failures=1, reset_after=1)}])
-def test_a_plain_function_that_raises_stop_iteration_fails(
+def test_stop_iteration_from_a_plain_function_is_a_failure(
     connection: AsyncWorkerConnection, options: dict[str, Any]
 ) -> None:
     def first(value: int) -> int:
@@ -128,15 +128,18 @@ def test_a_plain_function_that_raises_stop_iteration_fails(
     assert settled[1] == Done(1)
 
 
-# What an async worker cannot take.
+# Calls that an async worker cannot receive.
 
 
-@pytest.mark.parametrize("value", [Refuses(RuntimeError("no such module")), 1], ids=["argument", "function"])
-def test_what_it_cannot_unpickle_is_reported_with_its_cause(
+@pytest.mark.parametrize(
+    "value", [FailsToUnpickle(RuntimeError("no such module")), 1], ids=["argument", "function"]
+)
+def test_a_call_that_the_async_worker_cannot_unpickle_is_reported_with_its_cause(
     connection: AsyncWorkerConnection, value: Any
 ) -> None:
     asker = Asker(
-        connection, doubled if isinstance(value, Refuses) else Refuses(RuntimeError("no such module"))
+        connection,
+        doubled if isinstance(value, FailsToUnpickle) else FailsToUnpickle(RuntimeError("no such module")),
     )
     with pytest.raises(AsyncWorkerError, match="RuntimeError: no such module"):
         asker.ask(value)
@@ -145,8 +148,8 @@ def test_what_it_cannot_unpickle_is_reported_with_its_cause(
     assert other.until_settled(SOON_S) == {0: Done(2)}
 
 
-class Interrupted(AsyncWorkerConnection):
-    """A worker's line, while another worker asks whenever this one is about to send its functions."""
+class InterruptedConnection(AsyncWorkerConnection):
+    """A connection that calls ``meanwhile`` whenever it is about to send functions."""
 
     def __init__(self, address: AsyncWorkerAddress, meanwhile: Callable[[], object]) -> None:
         super().__init__(address)
@@ -158,7 +161,7 @@ class Interrupted(AsyncWorkerConnection):
         return super()._asked(question)
 
 
-def test_functions_that_it_forgets_while_it_is_asked_are_sent(
+def test_functions_that_are_evicted_during_a_request_are_sent_again(
     address: AsyncWorkerAddress, connection: AsyncWorkerConnection
 ) -> None:
     def calls(first: int, end: int) -> list[Call]:
@@ -172,16 +175,16 @@ def test_functions_that_it_forgets_while_it_is_asked_are_sent(
         first = next(starts)
         connection.ask("B", 0, now_ms(), None, calls(first, first + 1_100), options=options)
 
-    interrupted = Interrupted(address, meanwhile)
+    interrupted = InterruptedConnection(address, meanwhile)
     interrupted.ask("A", 0, now_ms(), None, calls(0, 600), options=options)
     assert not interrupted.ask("A", 1, now_ms(), None, calls(300, 1_200), options=options).settled
     interrupted.close()
 
 
-# Children.
+# Child processes.
 
 
-def test_a_child_of_a_function_does_not_hold_the_place_of_an_async_worker_that_died(
+def test_a_child_process_of_a_dead_async_worker_does_not_block_its_replacement(
     connection: AsyncWorkerConnection,
 ) -> None:
     def forks(_: int) -> tuple[int, int]:
@@ -203,16 +206,16 @@ def test_a_child_of_a_function_does_not_hold_the_place_of_an_async_worker_that_d
             try:
                 asked.result(SOON_S)
             finally:
-                os.kill(child, signal.SIGKILL)  # which lets the thread continue as well
+                os.kill(child, signal.SIGKILL)  # also lets the thread continue
         assert after.until_settled(SOON_S) == {0: Done(2)}
     finally:
         await_exit(child)
 
 
-# How it starts.
+# Start.
 
 
-def test_an_async_worker_that_cannot_start_is_reported_at_once_with_what_it_printed(
+def test_an_async_worker_that_cannot_start_is_reported_at_once_with_its_output(
     address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
@@ -226,12 +229,12 @@ def test_an_async_worker_that_cannot_start_is_reported_at_once_with_what_it_prin
 
 
 @pytest.mark.parametrize("kills", [1, 9])
-def test_an_async_worker_that_is_killed_while_it_starts_is_replaced_a_few_times(
+def test_an_async_worker_that_is_killed_during_its_start_is_started_up_to_four_times(
     address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
     journal, python = tmp_path / "journal", tmp_path / "python"
-    lives = f'[ $(wc -l <{journal}) -gt {kills} ] && exec {sys.executable} "$@"'
-    python.write_text(f"#!/bin/sh\necho started >>{journal}\n{lives}\nkill -9 $$\n")
+    run_python = f'[ $(wc -l <{journal}) -gt {kills} ] && exec {sys.executable} "$@"'
+    python.write_text(f"#!/bin/sh\necho started >>{journal}\n{run_python}\nkill -9 $$\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     connection = AsyncWorkerConnection(address)
@@ -244,7 +247,7 @@ def test_an_async_worker_that_is_killed_while_it_starts_is_replaced_a_few_times(
     connection.close()
 
 
-def test_another_one_is_started_when_the_first_found_the_lock_of_one_that_ended(
+def test_a_start_is_repeated_while_another_process_still_holds_the_lock(
     address: AsyncWorkerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "journal"
@@ -263,16 +266,16 @@ def test_another_one_is_started_when_the_first_found_the_lock_of_one_that_ended(
     connection.close()
 
 
-# How it ends.
+# End.
 
 
-def hangs_on_a_thread(tell: Path, value: int) -> None:
-    (tell / str(value)).write_text(str(os.getpid()))
-    time.sleep(60)  # the thread that hangs
+def hangs_on_a_thread(directory: Path, value: int) -> None:
+    (directory / str(value)).write_text(str(os.getpid()))
+    time.sleep(60)
 
 
-async def hangs_in_spite_of_cancellation(tell: Path, value: int) -> None:
-    (tell / str(value)).write_text(str(os.getpid()))
+async def hangs_in_spite_of_cancellation(directory: Path, value: int) -> None:
+    (directory / str(value)).write_text(str(os.getpid()))
     while True:
         try:
             await asyncio.Event().wait()
@@ -280,13 +283,13 @@ async def hangs_in_spite_of_cancellation(tell: Path, value: int) -> None:
             continue
 
 
-async def waits(tell: Path, value: int) -> None:
-    (tell / str(value)).write_text(str(os.getpid()))
+async def waits(directory: Path, value: int) -> None:
+    (directory / str(value)).write_text(str(os.getpid()))
     await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("function", [hangs_on_a_thread, hangs_in_spite_of_cancellation, waits])
-def test_it_ends_with_its_executor_whatever_calls_do_and_begins_no_other(
+def test_an_async_worker_ends_with_its_executor_despite_running_calls_and_starts_no_more(
     function: Callable[..., Any], tmp_path: Path
 ) -> None:
     with executor() as process:
@@ -300,7 +303,7 @@ def test_it_ends_with_its_executor_whatever_calls_do_and_begins_no_other(
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
-def test_the_processes_of_a_pool_end_with_it() -> None:
+def test_a_process_pool_of_a_function_ends_with_the_async_worker() -> None:
     pools: list[ProcessPoolExecutor] = []
 
     def in_pool(_: int) -> tuple[int, int]:
@@ -320,7 +323,7 @@ def test_the_processes_of_a_pool_end_with_it() -> None:
         await_exit(ended)
 
 
-# Silence.
+# Async workers that do not answer.
 
 
 def test_a_coroutine_that_blocks_the_event_loop_is_reported(
@@ -331,7 +334,7 @@ def test_a_coroutine_that_blocks_the_event_loop_is_reported(
     async def blocks(value: int) -> int:
         begun.write_text(str(os.getpid()))
         while not go_on.exists():
-            time.sleep(0.005)  # what blocks the loop
+            time.sleep(0.005)  # blocks the event loop
         return value
 
     connection = AsyncWorkerConnection(address, answer_s=0.3)
@@ -380,9 +383,9 @@ def test_a_suspended_async_worker_is_replaced_and_its_calls_are_repeated(
     assert f"the async worker (process {suspended}) was suspended and is replaced" in warning
 
 
-def test_a_short_block_of_the_event_loop_delays_the_answer_only(address: AsyncWorkerAddress) -> None:
+def test_blocking_the_event_loop_briefly_only_delays_the_answer(address: AsyncWorkerAddress) -> None:
     async def blocks(value: int) -> int:
-        time.sleep(0.5)  # what blocks the loop, longer than half the timeout
+        time.sleep(0.5)  # blocks the event loop for more than half the timeout
         return value
 
     asker = Asker(AsyncWorkerConnection(address, answer_s=0.8), blocks)

@@ -1,4 +1,4 @@
-"""What travels between a worker and its async worker, also if it can only be pickled."""
+"""Messages between a worker and its async worker, including objects that cannot be pickled or unpickled."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from millstream.drivers.async_worker.worker_messages import answer_bytes, unpack
 
 
 class KeywordsError(Exception):
-    """Like the errors of some clients: what it is made of is not what it keeps."""
+    """Cannot be unpickled, because its constructor needs an argument that is not in ``args``; some clients have such errors."""
 
     def __init__(self, message: str, *, request: Any) -> None:
         super().__init__(message)
         self.request = request
 
 
-class NoEntry:
-    """Can be pickled, and no more."""
+class FailsToUnpickle:
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (int, ("no entry",))
 
 
-def arrived(*settled: Settled, apart: bool = False) -> list[Settled]:
+def sent_and_received(*settled: Settled, apart: bool = False) -> list[Settled]:
     tickets = [Ticket("call", number, 1, "e") for number, _ in enumerate(settled)]
     answer = unpacked(pickle.loads(answer_bytes(Answered(tuple(zip(tickets, settled))), apart)))
     assert answer is not None
@@ -51,14 +51,14 @@ class Shards:
         return self.seen.setdefault(key, f"shard-{len(self.seen)}")
 
 
-def test_options_are_the_same_in_every_python_worker_if_endpoint_keeps_state() -> None:
+def test_the_digest_of_options_does_not_depend_on_the_state_of_endpoint() -> None:
     calls = Calls(circuit_breaker=CircuitBreaker(), endpoint=Shards())
     digests = set()
     for key in ("a", "b"):
-        own = pickle.loads(pickle.dumps(calls))
-        own.endpoint(key, None)
+        calls_copy = pickle.loads(pickle.dumps(calls))
+        calls_copy.endpoint(key, None)
         connection = AsyncWorkerConnection(AsyncWorkerAddress("app", 1, Path("/nowhere")))
-        digests.add(connection._digest(own))
+        digests.add(connection._digest(calls_copy))
         (data,) = connection._pickles.values()
         assert pickle.loads(data) == Calls(circuit_breaker=CircuitBreaker())
     assert len(digests) == 1
@@ -68,22 +68,22 @@ def test_options_are_the_same_in_every_python_worker_if_endpoint_keeps_state() -
 @pytest.mark.parametrize(
     "error", [KeywordsError("404", request=None), KeywordsError("404", request=threading.Lock())]
 )
-def test_an_error_that_does_not_survive_the_way_is_reported_as_text(error: Exception, apart: bool) -> None:
-    done, failed = arrived(Done(1), Failed(3, "KeywordsError: 404", error), apart=apart)
+def test_an_error_that_cannot_be_sent_is_reported_as_text(error: Exception, apart: bool) -> None:
+    done, failed = sent_and_received(Done(1), Failed(3, "KeywordsError: 404", error), apart=apart)
     assert done == Done(1)
     assert isinstance(failed, Failed)
     assert (failed.attempts, failed.cause) == (3, "KeywordsError: 404")
     assert (type(failed.error), str(failed.error)) == (ProcessingError, "KeywordsError: 404")
 
 
-def test_an_error_that_survives_it_stays_what_it_is() -> None:
-    (failed,) = arrived(Failed(1, "KeyError: 'k'", KeyError("k")))
+def test_an_error_that_can_be_sent_keeps_its_type_and_arguments() -> None:
+    (failed,) = sent_and_received(Failed(1, "KeyError: 'k'", KeyError("k")))
     assert isinstance(failed, Failed)
     assert (type(failed.error), failed.error and failed.error.args) == (KeyError, ("k",))
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeywordsError])
-def test_an_error_brings_its_traceback(kind: Any) -> None:
+def test_an_error_is_sent_with_its_traceback(kind: Any) -> None:
     def call() -> None:
         raise kind("404", **({"request": None} if kind is KeywordsError else {}))
 
@@ -91,19 +91,19 @@ def test_an_error_brings_its_traceback(kind: Any) -> None:
         call()
     except Exception as error:
         raised = error
-    for _ in range(2):  # the errors of a batch of calls are one object
-        (failed,) = arrived(Failed(1, "404", raised), apart=True)
+    for _ in range(2):  # the calls of a batch share one error
+        (failed,) = sent_and_received(Failed(1, "404", raised), apart=True)
         assert isinstance(failed, Failed)
         assert failed.error is not None
         text = "".join(traceback.format_exception(failed.error))
         assert text.count(", in call\n") == 1
 
 
-def test_the_texts_of_an_error_travel_also_if_its_class_does_not() -> None:
+def test_the_texts_of_an_error_are_sent_even_if_its_class_cannot_be_sent() -> None:
     failed = Failed(
         1, "404", KeywordsError("404", request=None), kind="client.KeywordsError", trace="the trace"
     )
-    (received,) = arrived(failed)
+    (received,) = sent_and_received(failed)
     assert isinstance(received, Failed)
     assert (type(received.error), received.kind, received.trace) == (
         ProcessingError,
@@ -112,9 +112,9 @@ def test_the_texts_of_an_error_travel_also_if_its_class_does_not() -> None:
     )
 
 
-def test_a_result_that_cannot_be_unpickled_takes_no_other_with_it() -> None:
+def test_a_result_that_cannot_be_unpickled_does_not_affect_other_results() -> None:
     waits = Waits(5, 2, 0, "retry")
-    done, failed, waiting = arrived(Done(1), Done(NoEntry()), waits, apart=True)
+    done, failed, waiting = sent_and_received(Done(1), Done(FailsToUnpickle()), waits, apart=True)
     assert (done, waiting) == (Done(1), waits)
     assert isinstance(failed, Failed)
     assert (
@@ -125,8 +125,8 @@ def test_a_result_that_cannot_be_unpickled_takes_no_other_with_it() -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_result_that_cannot_be_pickled_takes_no_other_with_it(apart: bool) -> None:
-    done, failed = arrived(Done(1), Done(threading.Lock()), apart=apart)
+def test_a_result_that_cannot_be_pickled_does_not_affect_other_results(apart: bool) -> None:
+    done, failed = sent_and_received(Done(1), Done(threading.Lock()), apart=apart)
     assert done == Done(1)
     assert isinstance(failed, Failed)
     assert "cannot be pickled to send it to the task" in failed.cause

@@ -26,21 +26,21 @@ async def coroutine(*args: Any) -> None: ...
 def plain(*args: Any) -> None: ...
 
 
-class Callable:
+class AsyncCallable:
     async def __call__(self) -> None: ...
 
 
 @pytest.mark.parametrize("wrap", [lambda function: function, Performing, Acting, ActingOnBatch, partial])
-def test_coroutine_functions_run_on_the_loop_however_they_are_wrapped(wrap: Any) -> None:
+def test_wrapped_coroutine_functions_are_recognized(wrap: Any) -> None:
     assert _is_coroutine(wrap(coroutine))
     assert not _is_coroutine(wrap(plain))
 
 
-def test_so_does_an_object_that_is_called_as_one() -> None:
-    assert _is_coroutine(Callable())
+def test_an_object_with_an_async_call_method_is_recognized_as_a_coroutine_function() -> None:
+    assert _is_coroutine(AsyncCallable())
 
 
-def test_an_end_is_never_counted_before_it_was() -> None:
+def test_the_end_of_a_call_is_never_dated_too_early() -> None:
     for _ in range(1_000):
         before = module._EPOCH_NS + time.monotonic_ns()
         assert ended_ms() * 1_000_000 >= before
@@ -56,17 +56,19 @@ def order(number: int) -> tuple[Any, ...]:
 
 
 async def until_settled(
-    runner: Runner, loaded: dict[bytes, Any], many: int, *, ended: int | None = None
+    runner: Runner, loaded: dict[bytes, Any], call_count: int, *, ended: int | None = None
 ) -> list[Settled]:
-    """Return the results when so many calls have ended, by default all."""
-    deadline, ended = time.monotonic() + 8, many if ended is None else ended
-    while len(settled := runner.ask(question(1, unfinished_count=many), loaded).settled) < ended:
+    """Return the results once ``ended`` calls have ended, by default all calls."""
+    deadline, ended = time.monotonic() + 8, call_count if ended is None else ended
+    while len(settled := runner.ask(question(1, unfinished_count=call_count), loaded).settled) < ended:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
     return [result for _, result in settled]
 
 
-def test_a_call_that_waits_for_a_thread_does_not_use_up_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_in_which_a_call_waits_for_a_thread_does_not_count_towards_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(call_threads, "THREADS", 2)
     running, most = 0, 0
     lock = threading.Lock()
@@ -116,7 +118,7 @@ def test_tasks_take_turns_if_their_calls_wait_for_threads(monkeypatch: pytest.Mo
     assert "b" in begun[:3]
 
 
-def test_if_many_abandoned_threads_hang_no_plain_function_is_called_until_one_ends(
+def test_plain_functions_are_not_called_while_too_many_abandoned_threads_hang(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(call_threads, "ABANDONED", 2)
@@ -140,7 +142,7 @@ def test_if_many_abandoned_threads_hang_no_plain_function_is_called_until_one_en
         await asyncio.sleep(0.05)
         (other,) = runner.ask(
             replace(question(1, unfinished_count=10), task="other"), loaded
-        ).settled  # coroutines go on
+        ).settled  # coroutines still run
         assert other[1] == Done(None)
         go_on.set()
         assert len(await until_settled(runner, loaded, 4)) == 4
@@ -152,10 +154,10 @@ def test_if_many_abandoned_threads_hang_no_plain_function_is_called_until_one_en
     assert "2 plain functions have timed out" in warning.getMessage()
 
 
-def test_a_defect_in_the_calls_of_one_task_does_not_stop_those_of_others(
+def test_a_defect_in_the_calls_of_one_task_does_not_stop_the_calls_of_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A list is no name of an endpoint; tasks refuse it, but the async worker must not rely on that."""
+    """A list is not a valid name of an endpoint. Tasks refuse it, but the async worker must not rely on that."""
 
     async def scenario() -> None:
         runner = Runner()
@@ -178,7 +180,7 @@ def test_a_defect_in_the_calls_of_one_task_does_not_stop_those_of_others(
 
 
 def test_calls_of_a_task_that_no_longer_asks_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task is on another host. If it returns, the calls are lost, and it issues them again."""
+    """The task has moved to another host. If it returns, its calls are reported as lost, and it issues them again."""
     elapsed_ms = 0
     monkeypatch.setattr(module, "now_ms", lambda: 1_000_000 + elapsed_ms)
 
@@ -200,7 +202,7 @@ def test_calls_of_a_task_that_no_longer_asks_are_dropped(monkeypatch: pytest.Mon
     asyncio.run(scenario())
 
 
-def test_a_thread_that_hangs_is_not_counted_once_its_call_was_given_up() -> None:
+def test_a_hanging_thread_does_not_keep_the_runner_busy_after_its_call_has_timed_out() -> None:
     go_on = threading.Event()
 
     async def scenario() -> None:

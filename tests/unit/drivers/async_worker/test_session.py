@@ -1,4 +1,4 @@
-"""What an async worker decides for one task, by values."""
+"""The decisions of an async worker for one task, tested without threads and clocks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from millstream.drivers.async_worker.task_session import Session
 from millstream.drivers.async_worker.worker_messages import WorkerQuestion, columns
 
 DAY_MS = 86_400_000
-FUNCTION, OPTIONS, OTHERS = b"function", b"options", b"others"
+FUNCTION, OPTIONS, OTHER_OPTIONS = b"function", b"options", b"others"
 LOADED: dict[bytes, Any] = {
     FUNCTION: str.upper,
     OPTIONS: Calls(retry=Retry(initial=10, jitter=0)),
-    OTHERS: Calls(order="completion"),
+    OTHER_OPTIONS: Calls(order="completion"),
 }
 
 
@@ -27,8 +27,19 @@ def ticket(number: int, epoch: str) -> Ticket:
     return Ticket("call", number, 1, epoch)
 
 
-def order(call_ticket: Ticket, line: str = "k") -> tuple[Any, ...]:
-    return (call_ticket.number, call_ticket.turn, call_ticket.epoch, FUNCTION, ("v",), line, 1, None, "", 0)
+def order(call_ticket: Ticket, call_key: str = "k") -> tuple[Any, ...]:
+    return (
+        call_ticket.number,
+        call_ticket.turn,
+        call_ticket.epoch,
+        FUNCTION,
+        ("v",),
+        call_key,
+        1,
+        None,
+        "",
+        0,
+    )
 
 
 def question(
@@ -38,8 +49,10 @@ def question(
     options: bytes = OPTIONS,
     now_ms: int = 0,
 ) -> WorkerQuestion:
-    every = [*unfinished, *(Ticket("call", *each[:3]) for each in orders)]
-    return WorkerQuestion("0_0", batch, now_ms, grouped(every), {"call": columns(orders)}, {"call": options})
+    tickets = [*unfinished, *(Ticket("call", *each[:3]) for each in orders)]
+    return WorkerQuestion(
+        "0_0", batch, now_ms, grouped(tickets), {"call": columns(orders)}, {"call": options}
+    )
 
 
 def starts(session: Session, now_ms: int = 0) -> list[Start]:
@@ -50,7 +63,7 @@ def begun(session: Session, now_ms: int = 0) -> list[Ticket]:
     return [call.ticket for start in starts(session, now_ms) for call in start.calls]
 
 
-def test_an_answer_is_given_until_the_task_no_longer_holds_its_ticket() -> None:
+def test_a_result_is_repeated_until_its_ticket_is_no_longer_in_flight() -> None:
     session, first = Session("0_0"), ticket(0, "a")
     session.ask(question(order(first)), LOADED, 0)
     (start,) = starts(session)
@@ -63,7 +76,7 @@ def test_an_answer_is_given_until_the_task_no_longer_holds_its_ticket() -> None:
     assert session.idle
 
 
-def test_a_question_that_is_asked_again_makes_no_second_call() -> None:
+def test_a_repeated_question_does_not_repeat_the_call() -> None:
     session, first = Session("0_0"), ticket(0, "a")
     for _ in range(2):
         session.ask(question(order(first)), LOADED, 0)
@@ -71,7 +84,7 @@ def test_a_question_that_is_asked_again_makes_no_second_call() -> None:
 
 
 @pytest.mark.parametrize(("batch_ms", "lease_ms"), [(100, 30_000), (20_000, 200_000)])
-def test_no_call_begins_once_the_task_has_not_asked_for_long(batch_ms: int, lease_ms: int) -> None:
+def test_no_call_starts_after_the_lease_of_the_task_has_expired(batch_ms: int, lease_ms: int) -> None:
     session = Session("0_0")
     first, *queued = (ticket(number, "a") for number in range(3))
     session.ask(question(*map(order, (first, *queued))), LOADED, 0)
@@ -95,30 +108,32 @@ def test_a_running_call_still_times_out_after_the_lease() -> None:
     assert session.expire(90_000) == [("call", start.number)]
 
 
-def test_a_pause_without_calls_does_not_lengthen_the_lease() -> None:
+def test_a_pause_without_calls_does_not_extend_the_lease() -> None:
     session, first = Session("0_0"), ticket(0, "a")
     session.ask(question(), LOADED, 0)
     session.ask(question(order(first), batch=2), LOADED, DAY_MS)
     assert session.lease_ends_ms == DAY_MS + 30_000
 
 
-def test_calls_with_options_that_have_changed_are_given_up() -> None:
+def test_calls_whose_options_have_changed_are_abandoned() -> None:
     session, first = Session("0_0"), ticket(0, "a")
     session.ask(question(order(first)), LOADED, 0)
     (start,) = starts(session)
-    assert session.ask(question(unfinished=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
+    assert session.ask(question(unfinished=(first,), batch=2, options=OTHER_OPTIONS), LOADED, 1).lost == (
+        first,
+    )
     assert session.expire(2) == [("call", start.number)]
     assert session.expire(2) == []
 
 
-def test_what_it_does_not_know_is_lost() -> None:
+def test_unknown_tickets_are_reported_as_lost() -> None:
     session, earlier = Session("0_0"), ticket(0, "a")
     assert session.ask(question(unfinished=(earlier,)), LOADED, 0).lost == (earlier,)
-    gone = Ticket("gone", 0, 1, "a")
-    assert session.ask(question(unfinished=(gone,)), LOADED, 0).lost == (gone,)
+    unknown = Ticket("gone", 0, 1, "a")
+    assert session.ask(question(unfinished=(unknown,)), LOADED, 0).lost == (unknown,)
 
 
-def test_calls_of_a_failed_attempt_at_a_batch_are_not_made() -> None:
+def test_queued_calls_of_a_failed_attempt_are_dropped() -> None:
     session = Session("0_0")
     session.ask(question(*(order(ticket(n, "a"), f"k{n}") for n in range(3))), LOADED, 0)
     session.ask(question(), LOADED, 0)
@@ -126,7 +141,7 @@ def test_calls_of_a_failed_attempt_at_a_batch_are_not_made() -> None:
     assert session.idle
 
 
-def test_a_failed_attempt_at_a_batch_blocks_no_key() -> None:
+def test_a_failed_attempt_does_not_block_its_keys() -> None:
     session = Session("0_0")
     session.ask(question(order(ticket(0, "a"))), LOADED, 0)
     (start,) = starts(session)
@@ -139,7 +154,7 @@ def test_a_failed_attempt_at_a_batch_blocks_no_key() -> None:
 
 
 @pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS])
-def test_a_retry_waits_as_long_by_a_clock_of_the_application_that_is_ahead_or_behind(ahead_ms: int) -> None:
+def test_the_delay_of_a_retry_does_not_depend_on_differences_between_clocks(ahead_ms: int) -> None:
     session, first = Session("0_0"), ticket(0, "a")
     now = 2 * DAY_MS
     session.ask(question(order(first), now_ms=now + ahead_ms), LOADED, now)
@@ -155,7 +170,7 @@ def test_a_retry_waits_as_long_by_a_clock_of_the_application_that_is_ahead_or_be
     assert begun(session, now + 15) == [Ticket("call", 0, 2, "a")]
 
 
-def test_a_time_that_a_function_names_is_one_of_the_applications_clock() -> None:
+def test_delay_until_uses_the_clock_of_the_application() -> None:
     session, first = Session("0_0"), ticket(0, "a")
     session.ask(question(order(first), now_ms=DAY_MS), LOADED, 0)
     (start,) = starts(session)
@@ -164,51 +179,55 @@ def test_a_time_that_a_function_names_is_one_of_the_applications_clock() -> None
     assert answer.settled == ((first, Waits(DAY_MS + 500, 1, None, "until")),)
 
 
-def waiting(session: Session, first: Ticket, behind: Ticket) -> None:
-    """Let a record wait while one of its key arrives, and hear of both."""
+def fail_first_call(session: Session, first: Ticket, later: Ticket) -> None:
+    """Fail the call of a record, and issue the call of a later record with the same key; both are returned to the task."""
     session.ask(question(order(first)), LOADED, 0)
     (start,) = starts(session)
     session.end("call", start.number, [Raised(OSError("down"))], 1)
-    answer = session.ask(question(order(behind), unfinished=(first,), batch=2), LOADED, 2)
+    answer = session.ask(question(order(later), unfinished=(first,), batch=2), LOADED, 2)
     waits = Waits(11, 2, 0, "retry", "OSError: down")
-    assert answer.settled == ((first, waits), (behind, Returned()))
+    assert answer.settled == ((first, waits), (later, Returned()))
     assert begun(session, 3) == []
 
 
-def test_a_record_that_waits_blocks_its_key_until_it_comes_again() -> None:
-    session, first, behind = Session("0_0"), ticket(0, "a"), ticket(1, "a")
-    waiting(session, first, behind)
-    again, then = first._replace(turn=2), behind._replace(turn=2)
+def test_a_waiting_record_blocks_its_key_until_its_call_is_issued_again() -> None:
+    session, first, later = Session("0_0"), ticket(0, "a"), ticket(1, "a")
+    fail_first_call(session, first, later)
+    again, then = first._replace(turn=2), later._replace(turn=2)
     session.ask(question(order(again), order(then), batch=3), LOADED, 11)
     assert begun(session, 11) == [again]
 
 
-def test_a_record_that_waited_blocks_nothing_when_the_task_was_elsewhere_meanwhile() -> None:
-    session, first, behind = Session("0_0"), ticket(0, "a"), ticket(1, "a")
-    waiting(session, first, behind)
-    session.ask(question(batch=3), LOADED, 11)  # then the other records are finished at another async worker
+def test_a_waiting_record_no_longer_blocks_its_key_after_the_task_ran_elsewhere() -> None:
+    session, first, later = Session("0_0"), ticket(0, "a"), ticket(1, "a")
+    fail_first_call(session, first, later)
+    session.ask(question(batch=3), LOADED, 11)  # then another async worker finishes the records
     late = ticket(7, "z")
     session.ask(question(order(late), batch=9), LOADED, 900)
     assert begun(session, 900) == [late]
 
 
-def test_answers_to_calls_under_other_options_change_nothing() -> None:
+def test_results_of_calls_with_earlier_options_are_ignored() -> None:
     session, first = Session("0_0"), ticket(0, "a")
     session.ask(question(order(first)), LOADED, 0)
     (old,) = starts(session)
-    assert session.ask(question(unfinished=(first,), batch=2, options=OTHERS), LOADED, 1).lost == (first,)
+    assert session.ask(question(unfinished=(first,), batch=2, options=OTHER_OPTIONS), LOADED, 1).lost == (
+        first,
+    )
     second = first._replace(turn=2)
-    session.ask(question(order(second), batch=2, options=OTHERS), LOADED, 1)
+    session.ask(question(order(second), batch=2, options=OTHER_OPTIONS), LOADED, 1)
     (new,) = starts(session)
     session.end("call", old.number, ["late"], 2)
-    assert session.ask(question(unfinished=(second,), batch=3, options=OTHERS), LOADED, 3).settled == ()
+    assert (
+        session.ask(question(unfinished=(second,), batch=3, options=OTHER_OPTIONS), LOADED, 3).settled == ()
+    )
     session.end("call", new.number, ["V"], 4)
-    assert session.ask(question(unfinished=(second,), batch=3, options=OTHERS), LOADED, 5).settled == (
+    assert session.ask(question(unfinished=(second,), batch=3, options=OTHER_OPTIONS), LOADED, 5).settled == (
         (second, Done("V")),
     )
 
 
-def test_a_question_of_a_batch_that_is_over_is_refused() -> None:
+def test_a_question_of_an_earlier_micro_batch_is_refused() -> None:
     session = Session("0_0")
     session.ask(question(batch=2), LOADED, 0)
     with pytest.raises(AsyncWorkerError, match="task 0_0 is already in micro-batch 2"):
@@ -216,10 +235,10 @@ def test_a_question_of_a_batch_that_is_over_is_refused() -> None:
     assert begun(session) == []
 
 
-def test_it_reports_what_calls_wait_for_and_how_long_they_take() -> None:
+def test_an_answer_reports_what_calls_wait_for_and_how_long_they_take() -> None:
     loaded = {**LOADED, OPTIONS: Calls(max_in_flight=2, rate_limit=(2, 1_000))}
     session = Session("0_0")
-    orders = [order(ticket(n, "a"), line) for n, line in enumerate("aabcc")]
+    orders = [order(ticket(n, "a"), call_key) for n, call_key in enumerate("aabcc")]
     assert session.ask(question(*orders), loaded, 0).work["call"].queued == Queued(key=2, limit=3)
     first, second = starts(session)
     assert session.ask(question(*orders), loaded, 1).work["call"].queued == Queued(key=2, limit=1)
@@ -230,11 +249,11 @@ def test_it_reports_what_calls_wait_for_and_how_long_they_take() -> None:
     assert work.queued == Queued(key=1, rate=2)
 
 
-def test_it_reports_what_an_open_breaker_holds_back() -> None:
+def test_an_answer_reports_the_calls_that_an_open_circuit_breaker_holds_back() -> None:
     breaker = CircuitBreaker(failures=1, reset_after=1_000)
     loaded = {**LOADED, OPTIONS: Calls(max_in_flight=1, circuit_breaker=breaker)}
     session = Session("0_0")
-    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    orders = [order(ticket(n, "a"), call_key) for n, call_key in enumerate("abc")]
     session.ask(question(*orders), loaded, 0)
     (start,) = starts(session)
     session.end("call", start.number, [Raised(OSError("down"))], 5)
@@ -251,10 +270,10 @@ def test_it_reports_what_an_open_breaker_holds_back() -> None:
     ],
     ids=["rate", "breaker", "at once"],
 )
-def test_it_reports_when_a_call_begins_next(options: Calls, next_ms: int) -> None:
+def test_an_answer_reports_when_the_next_call_starts(options: Calls, next_ms: int) -> None:
     loaded = {**LOADED, OPTIONS: options}
     session = Session("0_0")
-    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    orders = [order(ticket(n, "a"), call_key) for n, call_key in enumerate("abc")]
     session.ask(question(*orders), loaded, 0)
     (start,) = starts(session)
     assert session.ask(question(*orders), loaded, 1).work["call"].next_ms is None
@@ -264,16 +283,16 @@ def test_it_reports_when_a_call_begins_next(options: Calls, next_ms: int) -> Non
     assert session.ask(question(*orders[1:], batch=2), loaded, 6).work["call"].next_ms == next_ms
 
 
-def test_it_reports_when_a_batch_that_is_not_full_begins() -> None:
+def test_an_answer_reports_when_a_partial_batch_starts() -> None:
     loaded = {**LOADED, OPTIONS: Calls(batch=(100, 10_000))}
     session = Session("0_0")
-    orders = [order(ticket(n, "a"), line) for n, line in enumerate("abc")]
+    orders = [order(ticket(n, "a"), call_key) for n, call_key in enumerate("abc")]
     session.ask(question(*orders), loaded, 0)
     assert starts(session, 1) == []
     assert session.ask(question(*orders), loaded, 400).work["call"].next_ms == 9_600
 
 
-def test_it_reports_that_there_is_something_to_fetch() -> None:
+def test_an_answer_reports_that_results_are_ready() -> None:
     session, first, second = Session("0_0"), ticket(0, "a"), ticket(1, "a")
     session.ask(question(order(first, "k"), order(second, "l")), LOADED, 0)
     first_call, second_call = starts(session)

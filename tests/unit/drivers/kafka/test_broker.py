@@ -1,4 +1,4 @@
-"""Questions to the broker that are asked again."""
+"""Requests to the broker that are repeated after an error."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PARTITIONS = [TopicPartition("in", number) for number in range(3)]
 
 
 def failing(times: float, code: int) -> Callable[[], int]:
-    """Return a question that fails that many times; how often it was asked is the answer."""
-    asked = 0
+    """Return a request that fails ``times`` times, and then returns the number of attempts."""
+    attempts = 0
 
     def question() -> int:
-        nonlocal asked
-        asked += 1
-        if asked <= times:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= times:
             raise KafkaException(KafkaError(code, "Failed to query partition leaders"))
-        return asked
+        return attempts
 
     return question
 
@@ -38,27 +38,27 @@ def timing_out(times: float) -> Callable[[], int]:
     return failing(times, KafkaError._TIMED_OUT)
 
 
-def nobody(timeout_s: float) -> Broker:
+def unreachable_broker(timeout_s: float) -> Broker:
     return Broker(
         {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}", "log_level": 0}, "group", timeout_s=timeout_s
     )
 
 
-def test_an_attempt_that_takes_too_long_is_followed_by_another() -> None:
-    assert nobody(1).ask("asking", timing_out(2)) == 3
+def test_a_request_that_times_out_is_repeated() -> None:
+    assert unreachable_broker(1).ask("asking", timing_out(2)) == 3
 
 
-def test_offsets_that_are_missing_because_a_broker_was_lost_are_asked_for_again(
+def test_offsets_that_are_missing_after_the_loss_of_a_broker_are_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A start that met the restart of a leader ended the application at once."""
+    """Previously, an application that started during the restart of a leader failed at once."""
     answers = iter([-1, -1, 7])
 
     def answer(_: Broker, wanted: dict[Any, Any], **__: bool) -> dict[Any, Any]:
         return {partition: SimpleNamespace(offset=next(answers)) for partition in wanted}
 
     monkeypatch.setattr(Broker, "_answers", answer)
-    assert nobody(5).end_offsets({"topic": 1}) == {"topic": {0: 7}}
+    assert unreachable_broker(5).end_offsets({"topic": 1}) == {"topic": {0: 7}}
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_offsets_that_are_missing_because_a_broker_was_lost_are_asked_for_again(
         (lambda broker: broker.newest(PARTITIONS), {PARTITIONS[0]: (4, 5), PARTITIONS[1]: (7, 5)}),
     ],
 )
-def test_a_broker_that_was_lost_is_not_a_partition_without_newer_records(
+def test_a_lost_broker_is_not_mistaken_for_a_partition_without_newer_records(
     monkeypatch: pytest.MonkeyPatch, question: Callable[[Broker], Any], answer: Any
 ) -> None:
-    """A run, a reset or an offset reset by time began at the end of the partition: it skipped records."""
+    """Previously, a run, a reset or an offset reset by time began at the end of the partition and skipped records."""
     offsets = iter([OFFSET_INVALID, 7, OFFSET_END, 4, 7, OFFSET_END])
 
     def answers(_: Broker, wanted: dict[Any, Any], **__: bool) -> dict[Any, Any]:
@@ -79,23 +79,23 @@ def test_a_broker_that_was_lost_is_not_a_partition_without_newer_records(
 
     monkeypatch.setattr(Broker, "_answers", answers)
     monkeypatch.setattr(Broker, "admin", lambda _: Admin({}))
-    assert question(nobody(5)) == answer
+    assert question(unreachable_broker(5)) == answer
 
 
-def test_a_lost_connection_is_followed_by_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails at once, so a restart of a leader ended the application."""
+def test_a_request_is_repeated_after_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a request fails at once. Previously, the restart of a leader ended the application."""
     monkeypatch.setattr(Broker, "admin", lambda _: Admin({}))
-    assert nobody(2).ask("asking", failing(2, KafkaError._NOENT)) == 3
+    assert unreachable_broker(2).ask("asking", failing(2, KafkaError._NOENT)) == 3
 
 
-def test_an_attempt_that_has_waited_for_a_connection_is_not_repeated() -> None:
+def test_a_request_that_has_waited_for_a_connection_is_not_repeated() -> None:
     def question() -> None:
         sleep(0.25)
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     began = monotonic()
     with pytest.raises(BrokerUnavailableError):
-        nobody(0.4).ask("asking", question)
+        unreachable_broker(0.4).ask("asking", question)
     assert monotonic() - began < 0.4
 
 
@@ -157,45 +157,45 @@ class Admin:
         return answer
 
 
-class TestRequestsThatAreRepeated:
+class TestRepeatedRequests:
     @pytest.fixture(params=[False, True], ids=["lost request", "lost answer"])
     def admin(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Admin:
-        made = Admin({"old": 1}, KafkaError._TIMED_OUT)
-        made.lose_answers = request.param
-        monkeypatch.setattr(Broker, "admin", lambda _: made)
-        return made
+        fake_admin = Admin({"old": 1}, KafkaError._TIMED_OUT)
+        fake_admin.lose_answers = request.param
+        monkeypatch.setattr(Broker, "admin", lambda _: fake_admin)
+        return fake_admin
 
     def test_create_a_topic(self, admin: Admin) -> None:
-        nobody(5).create_topic("new", 3, {})
+        unreachable_broker(5).create_topic("new", 3, {})
         assert admin.topics["new"] == 3
 
     def test_add_partitions(self, admin: Admin) -> None:
-        assert nobody(5).ensure_topic("old", 4, {}) == 4
+        assert unreachable_broker(5).ensure_topic("old", 4, {}) == 4
         assert admin.topics["old"] == 4
 
     def test_delete_a_topic(self, admin: Admin) -> None:
         admin.errors = [KafkaError.NOT_COORDINATOR]
-        nobody(5).delete_topic("old")
+        unreachable_broker(5).delete_topic("old")
         assert admin.topics == {}
 
-    def test_leave_an_existing_topic_as_it_is(self, admin: Admin) -> None:
-        nobody(5).create_topic("old", 3, {})
+    def test_leave_an_existing_topic_unchanged(self, admin: Admin) -> None:
+        unreachable_broker(5).create_topic("old", 3, {})
         assert admin.topics == {"old": 1}
 
 
-def test_groups_of_a_broker_that_is_loading_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them, a reset took the topics of another application for its own, and deleted them."""
+def test_listing_groups_waits_for_a_coordinator_that_is_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previously, a reset that did not see all groups deleted the topics of another application."""
     admin = Admin({}, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     monkeypatch.setattr(Broker, "admin", lambda _: admin)
-    assert nobody(5).groups() == ["shop"]
+    assert unreachable_broker(5).groups() == ["shop"]
     assert admin.errors == []
     admin.errors = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 100
     with pytest.raises(BrokerUnavailableError, match="while listing groups"):
-        nobody(0.4).groups()
+        unreachable_broker(0.4).groups()
 
 
-class Missing:
-    """An admin client that has never known the topics that it is asked for."""
+class AdminWithoutTopic:
+    """An admin client that does not know the topics of a request."""
 
     def last_problem(self) -> None: ...
 
@@ -208,28 +208,30 @@ class Missing:
         return SimpleNamespace(topics={"here": None})
 
 
-def test_a_topic_that_the_client_has_never_known_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's error is that of a broker that does not answer; the application waited for it for ever."""
-    monkeypatch.setattr(Broker, "admin", lambda _: Missing())
+def test_a_topic_that_the_client_does_not_know_is_reported_as_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client raises the same error for a broker that does not answer. Previously, the application waited forever."""
+    monkeypatch.setattr(Broker, "admin", lambda _: AdminWithoutTopic())
     with pytest.raises(TopicNotFoundError, match="no topic 'gone'"):
-        nobody(0.4).end_offsets({"gone": 1})
+        unreachable_broker(0.4).end_offsets({"gone": 1})
     with pytest.raises(BrokerUnavailableError, match="No leaders found"):
-        nobody(0.4).end_offsets({"here": 1})
+        unreachable_broker(0.4).end_offsets({"here": 1})
 
 
-def test_as_long_as_there_is_time() -> None:
+def test_requests_are_repeated_until_the_timeout() -> None:
     began = monotonic()
     with pytest.raises(BrokerUnavailableError, match="while asking for offsets"):
-        nobody(0.4).ask("asking for offsets", timing_out(float("inf")))
+        unreachable_broker(0.4).ask("asking for offsets", timing_out(float("inf")))
     assert 0.4 <= monotonic() - began < 5
 
 
-def test_a_future_without_an_answer_in_time_is_a_broker_that_does_not_respond() -> None:
-    """It raises a TimeoutError, which ended the thread of the election when a broker was killed."""
+def test_a_future_that_times_out_is_reported_as_an_unavailable_broker() -> None:
+    """Previously, its TimeoutError ended the thread of the election when a broker was killed."""
     with pytest.raises(BrokerUnavailableError, match="while describing group 'drivers'"):
-        nobody(0.4).ask("describing group 'drivers'", lambda: Future[int]().result(0))
+        unreachable_broker(0.4).ask("describing group 'drivers'", lambda: Future[int]().result(0))
 
 
-def test_drivers_of_a_broker_that_does_not_respond_are_unknown() -> None:
+def test_looking_up_living_drivers_fails_if_the_broker_does_not_respond() -> None:
     with pytest.raises(BrokerUnavailableError, match="while describing group"):
-        living_drivers(nobody(0.4), "shop")
+        living_drivers(unreachable_broker(0.4), "shop")

@@ -1,4 +1,4 @@
-"""The coordinator of changes, with a control topic in memory: sessions of producers that do not answer."""
+"""The coordinator of fan-out changes fences the sessions of producers that do not answer; the control topic is in memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Log:
 
 
 class Fences:
-    """Fences sessions. Returns the producer of the coordinator, which writes to the control topic."""
+    """Records which sessions are fenced, and returns the producer of the coordinator, which writes to the control topic."""
 
     def __init__(self) -> None:
         self.fenced: list[str] = []
@@ -102,7 +102,7 @@ def fences(monkeypatch: pytest.MonkeyPatch) -> Fences:
 
 
 def test_sessions_that_do_not_answer_are_fenced_a_few_at_a_time_and_deleted(fences: Fences) -> None:
-    """A client, with several threads, was created for each of them at once."""
+    """Previously, a client with several threads was created for all sessions at the same time."""
     changing = Coordinator({}, "topic")
     state = changing.change(0, 4)
     assert (state.history.current.ranges, state.pending) == (4, None)
@@ -110,7 +110,7 @@ def test_sessions_that_do_not_answer_are_fenced_a_few_at_a_time_and_deleted(fenc
     assert (fences.too_many, changing.members()) == (False, set())
 
 
-def test_a_change_that_is_interrupted_does_not_fence_the_same_sessions_again(fences: Fences) -> None:
+def test_a_change_that_was_interrupted_fences_only_the_remaining_sessions(fences: Fences) -> None:
     changing = Coordinator({}, "topic")
     fences.unavailable = "session-50"
     with pytest.raises(BrokerUnavailableError):

@@ -1,4 +1,4 @@
-"""Asking which micro-batch was delivered last, of a client that does not always return."""
+"""Looking up the last delivered micro-batch with clients that may hang, and errors that end a delivery."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from millstream.drivers.kafka.transactions import KafkaTransactions
 MARK = Mark("5f3a", 7, "c41d", "d8e0")
 
 
-class Answering:
-    """A consumer that knows the mark."""
+class FakeConsumer:
+    """A consumer that returns the mark."""
 
     def __init__(self, before: Callable[[], object]) -> None:
         self._before = before
@@ -39,22 +39,31 @@ class Answering:
 
 @pytest.fixture
 def stands() -> Any:
+    """Yield a function that hangs until the end of the test."""
     event = threading.Event()
     yield event.wait
     event.set()
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, patience_s: float, *consumers: Answering) -> Transaction:
-    """Make a delivery that has these consumers, one after the other."""
-    left = list(consumers)
+def delivery_with(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float, *consumers: FakeConsumer
+) -> Transaction:
+    """Return a delivery that uses these consumers one after the other."""
+    remaining = list(consumers)
     monkeypatch.setattr(Transaction, "_take_over", lambda _: None)
-    monkeypatch.setattr(Transaction, "_consumer", lambda *_, **__: left.pop(0) if left[1:] else left[0])
+    monkeypatch.setattr(
+        Transaction, "_consumer", lambda *_, **__: remaining.pop(0) if remaining[1:] else remaining[0]
+    )
     monkeypatch.setattr(overdue, "_GRACE_S", 0.05 - overdue.STEP_S)
     return KafkaTransactions({}, {}, "app", patience_s, 1_000).delivery(0)
 
 
-def test_another_client_is_asked(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]) -> None:
-    delivery = asked(monkeypatch, 60, Answering(stands), Answering(stands), Answering(lambda: None))
+def test_a_lookup_that_hangs_is_repeated_with_another_client(
+    monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]
+) -> None:
+    delivery = delivery_with(
+        monkeypatch, 60, FakeConsumer(stands), FakeConsumer(stands), FakeConsumer(lambda: None)
+    )
     assert delivery._last_mark() == MARK
 
 
@@ -62,27 +71,29 @@ def test_another_client_is_asked(monkeypatch: pytest.MonkeyPatch, stands: Callab
     "code",
     [KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._WAIT_COORD, KafkaError._TRANSPORT],
 )
-def test_is_asked_again_while_no_broker_answers(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_lookup_is_repeated_while_no_broker_answers(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     errors = [KafkaException(KafkaError(code))]
 
     def fail_once() -> None:
         if errors:
             raise errors.pop()
 
-    assert asked(monkeypatch, 60, Answering(fail_once))._last_mark() == MARK
+    assert delivery_with(monkeypatch, 60, FakeConsumer(fail_once))._last_mark() == MARK
     assert not errors
 
 
-def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]) -> None:
-    delivery = asked(monkeypatch, 0, Answering(stands))
+def test_a_lookup_ends_with_an_error_when_the_patience_is_over(
+    monkeypatch: pytest.MonkeyPatch, stands: Callable[[], object]
+) -> None:
+    delivery = delivery_with(monkeypatch, 0, FakeConsumer(stands))
     with pytest.raises(
         BrokerUnavailableError, match=r"looking up the last delivered micro-batch .*no answer for 0 s"
     ):
         delivery._last_mark()
 
 
-class Refused:
-    """A producer in whose transactions the broker refuses something."""
+class RefusedProducer:
+    """A producer whose transactions the broker refuses."""
 
     def __init__(self, code: int) -> None:
         self.aborted = 0
@@ -105,15 +116,15 @@ class Refused:
         KafkaError.COORDINATOR_NOT_AVAILABLE,
     ],
 )
-def test_a_missing_permission_is_named_and_not_tried_again(
+def test_a_missing_permission_is_reported_and_the_delivery_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """It looked like an aborted transaction, was sent five times, and the error said that the micro-batch is processed again."""
-    delivery: Any = asked(monkeypatch, 0)
+    """Previously, it was treated like an aborted transaction, and the micro-batch was sent five times."""
+    delivery: Any = delivery_with(monkeypatch, 0)
     monkeypatch.setattr(
         Transaction, "_consumer", lambda *_: SimpleNamespace(consumer_group_metadata=lambda: None)
     )
-    delivery._producer = producer = Refused(code)
+    delivery._producer = producer = RefusedProducer(code)
     delivery._failing = SimpleNamespace(failures=[])
     with pytest.raises(MillstreamError) as raised:
         delivery.commit({})
@@ -123,9 +134,11 @@ def test_a_missing_permission_is_named_and_not_tried_again(
     assert producer.aborted == 1
 
 
-def test_a_delivery_that_a_later_run_has_fenced_does_not_fence_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited, took the transactional id back, and so aborted the transaction of the run that had taken over."""
-    delivery: Any = asked(monkeypatch, 60, Answering(lambda: None))
+def test_a_delivery_that_a_later_run_has_fenced_does_not_fence_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Previously, it took the transactional id back, which aborted the transaction of the later run."""
+    delivery: Any = delivery_with(monkeypatch, 60, FakeConsumer(lambda: None))
     takeovers: list[None] = []
     monkeypatch.setattr(Transaction, "_take_over", lambda _: takeovers.append(None))
     delivery._lost = delivery._overtaken = True

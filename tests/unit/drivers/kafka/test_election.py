@@ -1,4 +1,4 @@
-"""A candidate of the election that the brokers do not let in."""
+"""Candidates in the election of the driver: missing permissions, other errors, and their settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.drivers.kafka import election as module
 from millstream.drivers.kafka.election import Election
 
 _SHORT_TIMES = {"bootstrap.servers": "here:1", "session.timeout.ms": 3_000, "max.poll.interval.ms": 3_000}
-"""Settings of a user, which no other client uses: Spark assigns the partitions to tasks."""
+"""Settings of a user. Only the election has a consumer with group membership: Spark assigns the partitions to tasks."""
 
 
 class Consumer:
@@ -48,9 +48,9 @@ def candidate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Election]:
     monkeypatch.setattr(module, "Consumer", Consumer)
     monkeypatch.setattr(module, "living_drivers", lambda broker, application_id: [])
     broker: Any = SimpleNamespace(ensure_topic=lambda *_: 1, servers="here:1")
-    made = Election(_SHORT_TIMES, broker, "shop", 1)
-    yield made
-    made.leave()
+    new_candidate = Election(_SHORT_TIMES, broker, "shop", 1)
+    yield new_candidate
+    new_candidate.leave()
 
 
 def receive(candidate: Election, *codes: int) -> None:
@@ -65,10 +65,10 @@ def receive(candidate: Election, *codes: int) -> None:
 @pytest.mark.parametrize(
     "code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED]
 )
-def test_a_candidate_without_permission_says_so(
+def test_a_candidate_without_permission_reports_an_error(
     candidate: Election, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    """A standby whose user may describe the group but not read it waited for ever, as if another driver were elected."""
+    """Previously, a standby with permission to describe the group but not to read it waited forever, as if it had lost."""
     with caplog.at_level(logging.WARNING):
         receive(candidate, code, code, code)
         with pytest.raises(MillstreamError, match="does not permit"):
@@ -85,13 +85,13 @@ def test_a_candidate_that_receives_the_permission_later_is_elected(candidate: El
     assert candidate.wait(10)
 
 
-def test_other_errors_pass(candidate: Election) -> None:
+def test_other_errors_are_ignored(candidate: Election) -> None:
     receive(candidate, KafkaError._ALL_BROKERS_DOWN)
     assert not candidate.wait(0)
 
 
-def test_a_topic_with_several_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It elected several drivers at once, and all of them ran the application."""
+def test_an_election_topic_with_several_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previously, several drivers were elected at the same time, and all of them ran the application."""
     monkeypatch.setattr(module, "Consumer", Consumer)
     monkeypatch.setattr(module, "living_drivers", lambda broker, application_id: [])
     broker: Any = SimpleNamespace(ensure_topic=lambda *_: 3, servers="here:1")
@@ -99,8 +99,8 @@ def test_a_topic_with_several_partitions_is_refused(monkeypatch: pytest.MonkeyPa
         Election({}, broker, "shop", 1)
 
 
-def test_a_candidate_has_its_own_times_whatever_the_settings_are(candidate: Election) -> None:
-    """The client refused the longer session beside a shorter interval: no standby started, and a single driver saw no others."""
+def test_a_candidate_ignores_the_timeouts_in_the_settings_of_the_user(candidate: Election) -> None:
+    """Previously, the client refused a session timeout above the user's max.poll.interval.ms, so no standby started."""
     consumer: Any = candidate._consumer
     settings = {name: value for name, value in consumer.settings.items() if not callable(value)}
     confluent_kafka.Consumer({**settings, "log_level": 0}).close()

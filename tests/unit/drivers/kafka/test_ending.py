@@ -1,11 +1,11 @@
-"""Programs and applications that end with open clients, one of which may never terminate."""
+"""Programs and applications that end while clients are open, even if a client never closes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-_STUCK = """
+_PROGRAM = """
 import logging, threading
 from millstream.drivers.kafka.clients import warm
 
@@ -25,12 +25,12 @@ for name in "one", "two":
 
 
 def _run(destroy: str) -> subprocess.CompletedProcess[str]:
-    program = _STUCK.format(destroy=destroy)
+    program = _PROGRAM.format(destroy=destroy)
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
 
 
-def test_clients_are_gone_before_python_ends() -> None:
-    ended = _run("threading.Thread(target=print).ident")  # what needs an interpreter that works
+def test_clients_are_closed_before_the_interpreter_ends() -> None:
+    ended = _run("threading.Thread(target=print).ident")  # needs a working interpreter
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["one", "two"], "")
 
 
@@ -47,7 +47,7 @@ def test_a_client_with_a_thread_of_its_own_is_closed() -> None:
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["second", "first"], "")
 
 
-def test_a_client_that_is_never_gone_does_not_keep_the_process() -> None:
+def test_a_client_that_never_closes_does_not_block_the_end_of_the_process() -> None:
     ended = _run("threading.Event().wait()")
     assert (ended.returncode, ended.stdout.split()) == (0, ["one"])
     assert ended.stderr.splitlines() == [
@@ -55,13 +55,13 @@ def test_a_client_that_is_never_gone_does_not_keep_the_process() -> None:
     ]
 
 
-def test_a_program_that_has_none_ends() -> None:
+def test_a_program_without_clients_ends_normally() -> None:
     program = "import millstream.drivers.kafka.clients"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_client_that_is_made_while_the_process_ends_is_no_error() -> None:
+def test_a_client_can_be_created_while_the_process_ends() -> None:
     program = (
         "import atexit\n"
         "from millstream.drivers.kafka.clients import warm\n"
@@ -72,8 +72,8 @@ def test_a_client_that_is_made_while_the_process_ends_is_no_error() -> None:
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["late"], "")
 
 
-def test_an_application_ends_without_a_client_that_is_never_gone() -> None:
-    program = _STUCK.format(destroy="threading.Event().wait()") + (
+def test_a_client_that_never_closes_does_not_block_the_end_of_an_application() -> None:
+    program = _PROGRAM.format(destroy="threading.Event().wait()") + (
         "from millstream.drivers.kafka.clients import hang_up, warmed\n"
         "hang_up({'client.id': 'one'})\n"
         "hang_up({'client.id': 'one'})\n"

@@ -1,4 +1,4 @@
-"""Ranges that cannot be read as planned: the partition or its topic is gone, has lost records, or no broker answers."""
+"""Offset ranges that cannot be read as planned: the topic or records were deleted, or no broker answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from millstream.drivers.kafka.fetch import KafkaFetcher
 
 
 class Message(NamedTuple):
-    at: int
-    problem: KafkaError | None = None
+    record_offset: int
+    record_error: KafkaError | None = None
 
     def offset(self) -> int:
-        return self.at
+        return self.record_offset
 
     def error(self) -> KafkaError | None:
-        return self.problem
+        return self.record_error
 
     def key(self) -> bytes:
         return b"k"
@@ -42,11 +42,11 @@ class Message(NamedTuple):
 class Partition:
     """A consumer of one partition, and the broker's answers about it.
 
-    A fetch out of range is answered with an event, in the same call as the records before it. A broker without an answer raises
-    BrokerUnavailableError as often as ``away`` says.
+    A fetch out of range returns an event, in the same call as the records before it. The first ``unavailable_count`` requests for
+    offsets raise BrokerUnavailableError.
     """
 
-    away = 0
+    unavailable_count = 0
     exists = True
 
     def __init__(self, begin: int, end: int) -> None:
@@ -62,20 +62,20 @@ class Partition:
     def unassign(self) -> None:
         self._at = None
 
-    def consume(self, most: int, _timeout_s: float) -> list[Message]:
+    def consume(self, max_messages: int, _timeout_s: float) -> list[Message]:
         if self._at is None or not self.exists:
             return []
-        found: list[Message] = []
+        messages: list[Message] = []
         if self.begin <= self._at <= self.end:
-            last = min(self._at + most, self.end, self.deleted_while_reading or self.end)
-            found = [Message(offset) for offset in range(self._at, last)]
+            last = min(self._at + max_messages, self.end, self.deleted_while_reading or self.end)
+            messages = [Message(offset) for offset in range(self._at, last)]
             self._at = last
         if self.deleted_while_reading is not None:
             self.begin, self.deleted_while_reading = self.deleted_while_reading + 1, None
         if not self.begin <= self._at <= self.end:
-            found.append(Message(self._at, KafkaError(KafkaError._AUTO_OFFSET_RESET, "out of range")))
+            messages.append(Message(self._at, KafkaError(KafkaError._AUTO_OFFSET_RESET, "out of range")))
             self._at = None  # the client fetches no more until it is assigned again
-        return found
+        return messages
 
     def begin_offsets(self, _: Broker, counts: Mapping[str, int]) -> Offsets:
         return self._answer(self.begin, counts)
@@ -84,8 +84,8 @@ class Partition:
         return self._answer(self.end, counts)
 
     def _answer(self, offset: int, counts: Mapping[str, int]) -> Offsets:
-        if self.away:
-            self.away -= 1
+        if self.unavailable_count:
+            self.unavailable_count -= 1
             raise BrokerUnavailableError("away")
         if not self.exists:
             raise TopicNotFoundError("no such topic")
@@ -115,21 +115,21 @@ Reading = Callable[..., list[int]]
 
 
 @pytest.mark.parametrize("start", [1, 500])
-def test_a_range_beyond_the_end_names_the_end(reading: Reading, start: int) -> None:
+def test_the_error_for_a_range_beyond_the_end_names_the_end_offset(reading: Reading, start: int) -> None:
     with pytest.raises(OffsetsLostError, match="ends at offset 3, but offsets up to 600"):
         reading(Partition(0, 3), start, 600)
 
 
 @pytest.mark.parametrize(("start", "read"), [(1, [1, 2]), (500, [])])
-def test_a_range_beyond_the_end_is_skipped_if_losses_are(
+def test_a_range_beyond_the_end_is_skipped_if_lost_records_may_be_skipped(
     reading: Reading, start: int, read: list[int]
 ) -> None:
-    """Each start repeated the same micro-batch and ended with the error whose advice was this setting."""
+    """Previously, each start repeated the same micro-batch and failed with the error that recommends this setting."""
     assert reading(Partition(0, 3), start, 600, skip_lost=True) == read
 
 
-def test_deleted_records_are_skipped_and_those_before_them_are_not(reading: Reading) -> None:
-    """The records and the event that the next ones were deleted can come from one call of the client."""
+def test_deleted_records_are_skipped_but_records_before_them_are_read(reading: Reading) -> None:
+    """One call of the client can return records and the event that the records after them were deleted."""
     partition = Partition(0, 9)
     partition.deleted_while_reading = 4
     assert reading(partition, 2, 9, skip_lost=True) == [2, 3, 5, 6, 7, 8]
@@ -138,25 +138,25 @@ def test_deleted_records_are_skipped_and_those_before_them_are_not(reading: Read
         reading(partition, 2, 9)
 
 
-def test_a_broker_that_cannot_say_what_is_lost_is_waited_for(reading: Reading) -> None:
+def test_the_reader_waits_for_a_broker_that_cannot_report_the_offsets(reading: Reading) -> None:
     partition = Partition(5, 9)
-    partition.away = 3
+    partition.unavailable_count = 3
     assert reading(partition, 2, 9, skip_lost=True) == [5, 6, 7, 8]
-    partition.away = 1_000_000
+    partition.unavailable_count = 1_000_000
     with pytest.raises(BrokerUnavailableError, match="no records of topic 'in', partition 0, from offset 2"):
         reading(partition, 2, 9, skip_lost=True, patience_s=0.05)
 
 
-def test_a_topic_that_does_not_exist_is_not_waited_for(reading: Reading) -> None:
+def test_the_reader_does_not_wait_for_a_topic_that_does_not_exist(reading: Reading) -> None:
     partition = Partition(0, 9)
     partition.exists = False
     with pytest.raises(TopicNotFoundError):
         reading(partition, 0, 9)
 
 
-def test_the_end_is_checked_again_while_nothing_arrives(reading: Reading) -> None:
-    """The only check could meet a broker that did not answer; the reader then waited for records that no longer exist."""
+def test_the_end_offset_is_checked_again_while_no_records_arrive(reading: Reading) -> None:
+    """Previously, it was checked once. If no broker answered, the reader waited for records that no longer exist."""
     partition = Partition(0, 3)
-    partition.away = 2
+    partition.unavailable_count = 2
     with pytest.raises(OffsetsLostError, match="ends at offset 3"):
         reading(partition, 1, 9)

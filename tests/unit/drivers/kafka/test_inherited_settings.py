@@ -1,4 +1,4 @@
-"""What fan-out topics inherit: the replicas and the configuration of the topic, but neither defaults nor settings of its partitions."""
+"""Fan-out topics inherit the replica count and the configuration of the topic, but neither defaults nor settings of its partitions."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
 
 
 @pytest.mark.usefixtures("admin")
-def test_only_what_was_set_for_the_topic_as_a_whole_is_inherited() -> None:
+def test_only_settings_of_the_topic_as_a_whole_are_inherited() -> None:
     assert own_config(Broker({}, "group"), "orders") == {"retention.ms": "1000"}
 
 
 @pytest.mark.usefixtures("admin")
-def test_the_replicas_are_those_of_the_topic() -> None:
+def test_the_replica_count_is_the_largest_of_the_partitions_of_the_topic() -> None:
     assert replica_count(Broker({}, "group"), "orders") == 3
     assert replica_count(Broker({}, "group"), "missing") == -1
 
 
-def test_without_permission_a_warning_says_that_the_defaults_of_the_broker_apply(
+def test_a_missing_permission_is_logged_and_the_defaults_of_the_broker_apply(
     admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED

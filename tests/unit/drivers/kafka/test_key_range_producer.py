@@ -1,4 +1,4 @@
-"""The producer with fan-out, with a control topic and sessions that need no broker: callbacks, failures and what it closes."""
+"""The producer with fan-out, without a broker: callbacks, failures, and the sessions and control topics that it closes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Log:
 
 
 class GrowingLog(Log):
-    """The control topic of a topic that now has four partitions."""
+    """The control topic of a topic that grows to four partitions."""
 
     asked_again = threading.Event()
 
@@ -123,15 +123,15 @@ def picky(monkeypatch: pytest.MonkeyPatch) -> list[bytes | None]:
     return PickySession.sent
 
 
-def test_a_record_that_the_broker_refuses_is_a_failed_delivery_and_the_others_are_sent(
+def test_a_refused_record_is_a_failed_delivery_and_the_other_records_are_sent(
     picky: list[bytes | None],
 ) -> None:
-    """It ended the producer, and all waiting records were lost."""
+    """Previously, it ended the producer, and all waiting records were lost."""
     called: list[tuple[Any, ...]] = []
     values = [b"bad" if n in (0, 40, 41, 99) else b"%d" % n for n in range(100)]
     with KeyRangeProducer({}, "topic") as producer:
         for value in values:
-            producer.produce("topic", value, on_delivery=lambda *given: called.append(given))
+            producer.produce("topic", value, on_delivery=lambda *arguments: called.append(arguments))
         assert producer.flush(30) == 0
         producer.produce("topic", b"later")
     assert picky == [*(value for value in values if value != b"bad"), b"later"]
@@ -178,8 +178,8 @@ def test_a_refused_result_fails_the_micro_batch_and_the_producer_continues(picky
     assert (picky, opened) == ([b"good", b"again"], [])
 
 
-def test_partitions_that_are_added_to_the_topic_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records for them were refused, and keys did not move to them as with other producers."""
+def test_the_producer_uses_partitions_that_are_added_to_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previously, records for them were refused, and keys did not move to them as with other producers."""
     numbers: list[int] = []
 
     class NumberingSession(Session):
@@ -198,7 +198,7 @@ def test_partitions_that_are_added_to_the_topic_are_noticed(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("interval", ["-1", 300_000])
-def test_brokers_are_not_asked_for_partitions_too_often(interval: object) -> None:
+def test_the_partition_count_is_not_requested_too_often(interval: object) -> None:
     control: Any = GrowingLog({}, "topic", 1.0)
     choice = PartitionChoice({"topic.metadata.refresh.interval.ms": interval}, "topic", control, 0.0)
     assert not choice.asked_for_more(299.0)
@@ -206,7 +206,7 @@ def test_brokers_are_not_asked_for_partitions_too_often(interval: object) -> Non
     control.close()
 
 
-def test_brokers_that_do_not_answer_are_asked_for_partitions_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partition_count_is_requested_later_if_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Log) -> int:
         raise FAILURE
 
@@ -216,8 +216,8 @@ def test_brokers_that_do_not_answer_are_asked_for_partitions_later(monkeypatch: 
     control.close()
 
 
-def test_closing_with_unsent_records_says_how_many_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It returned as if they had been sent."""
+def test_closing_with_unsent_records_reports_how_many_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previously, close() returned as if they had been sent."""
     go_on = threading.Event()
 
     class HangingSession(Session):
@@ -261,7 +261,7 @@ def test_a_record_with_a_wrong_type_is_refused_at_once(
 
 @pytest.mark.parametrize("headers", [None, {"a": None}, [("a", "b"), ("\xe4" * 70, b"b" * 100)]])
 @pytest.mark.parametrize("key", [None, b"key"])
-def test_a_record_is_too_large_if_it_is_too_large_for_librdkafka(
+def test_the_size_limit_of_records_equals_that_of_librdkafka(
     picky: list[bytes | None], key: bytes | None, headers: Any
 ) -> None:
     settings = {"message.max.bytes": 1_000, "log_level": 0}
@@ -298,8 +298,8 @@ def test_a_callback_that_fails_leaves_the_others_for_the_next_poll() -> None:
     assert opened == []
 
 
-def test_threads_that_poll_together_call_each_callback_once() -> None:
-    """A callback that waits for the other threads shows that they do not find the callbacks that the first one has taken."""
+def test_concurrent_polls_call_each_callback_once() -> None:
+    """The first callback waits for a poll of another thread, which must not find the callbacks that the first poll has taken."""
     called: list[int] = []
     polls: list[int] = []
     with KeyRangeProducer({}, "topic") as producer:
@@ -325,11 +325,13 @@ def test_closing_a_producer_that_failed_before_everything_was_sent_raises_the_fa
 
 
 @pytest.mark.usefixtures("failing")
-def test_records_that_a_failed_producer_gives_up_call_back_with_the_error() -> None:
-    """A program that polled until all callbacks were called never ended."""
+def test_unsent_records_of_a_failed_producer_call_back_with_the_error() -> None:
+    """Previously, a program that polled until all callbacks were called never ended."""
     called: list[Any] = []
     producer = KeyRangeProducer({}, "topic")
-    producer.produce("topic", b"v", b"k", on_delivery=lambda *given: called.append(given), timestamp=7)
+    producer.produce(
+        "topic", b"v", b"k", on_delivery=lambda *arguments: called.append(arguments), timestamp=7
+    )
     deadline = monotonic() + 30
     while len(producer) and monotonic() < deadline:
         producer.poll(0.1)
@@ -347,7 +349,7 @@ def test_records_that_a_failed_producer_gives_up_call_back_with_the_error() -> N
 
 @pytest.mark.usefixtures("failing")
 def test_a_producer_that_fails_fences_and_deletes_its_session() -> None:
-    """It stayed in the control topic, and each later change of the topic had to fence it."""
+    """Previously, the session stayed in the control topic, and each later change of the topic had to fence it."""
     producer = KeyRangeProducer({}, "topic")
     session = producer._membership.session.name
     producer.produce("topic", b"v")
@@ -384,7 +386,7 @@ def test_an_exception_in_a_with_statement_is_not_replaced_by_the_failure() -> No
     assert opened == []
 
 
-def test_a_producer_that_cannot_begin_closes_its_session_and_its_control_topic(
+def test_a_producer_that_cannot_start_closes_its_session_and_its_control_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:
@@ -400,11 +402,11 @@ def test_a_producer_that_cannot_begin_closes_its_session_and_its_control_topic(
 def test_a_producer_that_failed_between_two_micro_batches_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begins_with: str
 ) -> None:
-    """Its records had been sent, but the next micro-batch failed with its error."""
+    """Previously, the next micro-batch failed with its error, although its records had been sent."""
     caplog.set_level(logging.CRITICAL, "millstream")
     closed = threading.Event()
 
-    class Watched(Log):
+    class WatchedLog(Log):
         def close(self) -> None:
             super().close()
             closed.set()
@@ -412,7 +414,7 @@ def test_a_producer_that_failed_between_two_micro_batches_is_replaced(
     def fail(*_: object) -> bool:
         raise FAILURE
 
-    monkeypatch.setattr(key_range_producer, "ControlLog", Watched)
+    monkeypatch.setattr(key_range_producer, "ControlLog", WatchedLog)
     sender = FanOutSender(KafkaSender({"client.id": begins_with}), frozenset(["topic"]))
     batch = Records([b"k"], [b"v"], [1])
     sender.publish("topic", batch)

@@ -1,4 +1,4 @@
-"""Marks whose offsets the broker has deleted."""
+"""Restoring marks whose committed offsets the broker has deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.drivers.kafka.marks import Mark, Marks, mark_of
 MARK = Mark("5f3a", 7, "c41d", "d8e0")
 
 
-class Committing:
+class FakeConsumer:
     """A consumer whose commits fail with these errors, and then succeed."""
 
     def __init__(self, *codes: int) -> None:
@@ -31,7 +31,7 @@ class Committing:
         self.committed += offsets
 
 
-def restored(monkeypatch: pytest.MonkeyPatch, consumer: Committing) -> Mark | None:
+def restored(monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer) -> Mark | None:
     """Restore the mark of a partition from the topic."""
     monkeypatch.setattr(module, "warm", lambda *_: consumer)
     admin = SimpleNamespace(list_topics=lambda timeout: None, last_problem=lambda: None)
@@ -43,14 +43,16 @@ def restored(monkeypatch: pytest.MonkeyPatch, consumer: Committing) -> Mark | No
     return Marks({"bootstrap.servers": "here:1"}, "app", 1.0).brought_back(1)
 
 
-def test_a_mark_is_restored_although_the_coordinator_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The delivery, or the start, ended with an exception of the client."""
-    consumer = Committing(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+def test_a_mark_is_restored_although_the_coordinator_is_still_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Previously, the delivery or the start failed with an exception of the client."""
+    consumer = FakeConsumer(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     assert restored(monkeypatch, consumer) == MARK
     (committed,) = consumer.committed
     assert (committed.topic, committed.partition, mark_of(committed)) == ("app-commits", 1, MARK)
 
 
-def test_a_missing_permission_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_permission_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MillstreamError, match="does not permit"):
-        restored(monkeypatch, Committing(KafkaError.GROUP_AUTHORIZATION_FAILED))
+        restored(monkeypatch, FakeConsumer(KafkaError.GROUP_AUTHORIZATION_FAILED))

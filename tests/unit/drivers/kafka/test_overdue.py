@@ -1,4 +1,4 @@
-"""Calls with a time limit of our own, limits for waiting, and how long a transaction has been open."""
+"""Time limits for calls of the client and for waiting, and the time for which a transaction is open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.drivers.kafka import overdue
 from millstream.drivers.kafka.overdue import Overdue, Patience, Stopwatch, in_time
 
 
-def test_what_a_call_raises_is_raised() -> None:
+def test_the_exception_of_a_call_is_raised() -> None:
     def failing(timeout: float) -> None:
         raise TimeoutError("its own")
 
@@ -18,21 +18,21 @@ def test_what_a_call_raises_is_raised() -> None:
         in_time(failing)
 
 
-def test_a_call_that_is_overdue_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overdue_call_is_abandoned_but_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overdue, "_GRACE_S", 0.01 - overdue.STEP_S)
-    goes_on, ended = threading.Event(), threading.Event()
+    resumed, ended = threading.Event(), threading.Event()
 
-    def standing(timeout: float) -> None:
-        goes_on.wait()
+    def hanging(timeout: float) -> None:
+        resumed.wait()
         ended.set()
 
     with pytest.raises(Overdue, match="no answer for 0 s"):
-        in_time(standing)
-    goes_on.set()
+        in_time(hanging)
+    resumed.set()
     assert ended.wait(30)
 
 
-def test_the_longest_time_in_which_nothing_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopwatch_measures_the_longest_time_without_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(overdue, "_clock_s", lambda: clock[0])
     watch = Stopwatch()
@@ -43,7 +43,7 @@ def test_the_longest_time_in_which_nothing_was_done(monkeypatch: pytest.MonkeyPa
     assert (watch.passed_s, watch.longest_s) == (0.0, 0.0)
 
 
-def test_a_suspension_counts_as_one_step_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspension_of_the_process_counts_as_one_step_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(overdue.time, "monotonic", lambda: clock[0])
     patience = Patience(60.0)

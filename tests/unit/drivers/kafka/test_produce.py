@@ -13,10 +13,10 @@ from millstream.drivers.kafka import produce
 from millstream.drivers.kafka.produce import KafkaSender
 
 
-class Producing:
-    """A producer of librdkafka. The first one has a fatal error, after which it accepts no record."""
+class FakeProducer:
+    """A producer of librdkafka. The first instance has a fatal error and accepts no record."""
 
-    made: list[Producing]
+    made: list[FakeProducer]
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.made.append(self)
@@ -35,8 +35,8 @@ class Producing:
         pass
 
 
-class Crowded(Producing):
-    """A producer whose queue has room for five small records between two polls, and that refuses an empty value."""
+class ProducerWithASmallQueue(FakeProducer):
+    """Has room for five small records between two polls, and refuses an empty value."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__(settings)
@@ -58,31 +58,31 @@ class Crowded(Producing):
 
 
 def test_a_producer_with_a_fatal_error_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Producing, "made", [], raising=False)
-    monkeypatch.setattr(produce, "Producer", Producing)
+    monkeypatch.setattr(FakeProducer, "made", [], raising=False)
+    monkeypatch.setattr(produce, "Producer", FakeProducer)
     sender = KafkaSender({"bootstrap.servers": "fatal:1"})
     with pytest.raises(MillstreamError, match="out of order sequence number"):
         sender.publish("out", Records([b"k"], [b"v"], [1]))
     sender.publish("out", Records([b"k"], [b"v"], [1]))
-    assert [producer.sent for producer in Producing.made] == [[], [b"v"]]
+    assert [producer.sent for producer in FakeProducer.made] == [[], [b"v"]]
 
 
 def test_a_full_queue_neither_loses_nor_repeats_nor_reorders_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Producing, "made", [], raising=False)
-    monkeypatch.setattr(produce, "Producer", Crowded)
+    monkeypatch.setattr(FakeProducer, "made", [], raising=False)
+    monkeypatch.setattr(produce, "Producer", ProducerWithASmallQueue)
     keys: list[bytes | None] = [b"%d" % number for number in range(10_000)]
     records = Records(keys, keys, [*range(10_000)], partitions=[number % 7 for number in range(10_000)])
     KafkaSender({"bootstrap.servers": "crowded:1"}).publish("out", records)
-    [producer] = Producing.made
+    [producer] = FakeProducer.made
     assert producer.sent == [
         (b"%d" % number, b"%d" % number, number % 7, None, None, number or 1, None)
         for number in range(10_000)
     ]
 
 
-def test_a_refused_record_is_named_with_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Producing, "made", [], raising=False)
-    monkeypatch.setattr(produce, "Producer", Crowded)
+def test_the_error_for_a_refused_record_names_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeProducer, "made", [], raising=False)
+    monkeypatch.setattr(produce, "Producer", ProducerWithASmallQueue)
     records = Records([None] * 12, [b"v"] * 8 + [b""] + [b"v"] * 3, [1] * 12, partitions=[*range(12)])
     with pytest.raises(
         MillstreamError, match=r"topic 'out' was not accepted \(stage 'produce', partition 8,"
@@ -91,12 +91,12 @@ def test_a_refused_record_is_named_with_its_partition(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("before", [0, 3, 9])
-def test_a_record_for_which_the_queue_never_has_room_is_refused(
+def test_a_record_that_is_too_large_for_the_queue_is_refused(
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
-    """The task waited for ever. The queue takes no record that is larger than queue.buffering.max.kbytes."""
-    monkeypatch.setattr(Producing, "made", [], raising=False)
-    monkeypatch.setattr(produce, "Producer", Crowded)
+    """The queue accepts no record larger than queue.buffering.max.kbytes. Previously, the task waited forever."""
+    monkeypatch.setattr(FakeProducer, "made", [], raising=False)
+    monkeypatch.setattr(produce, "Producer", ProducerWithASmallQueue)
     values: list[bytes | None] = [*[b"v"] * before, b"v" * 5_000, b"v"]
     records = Records([None] * len(values), values, [1] * len(values), partitions=[*range(len(values))])
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The queues of a producer with fan-out: fair shares, held partitions, order."""
+"""The queues of a producer with fan-out: fair shares, partitions that are held back, and order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shares(taken: list[Outgoing]) -> dict[int, int]:
 
 
 def test_a_hot_partition_does_not_take_the_share_of_the_others() -> None:
-    """The first partition with enough records filled every transaction."""
+    """Previously, the first partition with enough records filled every transaction."""
     queues = queues_of(10_000, 30, 10_000)
     assert shares(queues.take(1_000, held=())) == {0: 485, 1: 30, 2: 485}
     assert shares(queues.take(1_000, held=())) == {0: 500, 2: 500}
@@ -43,12 +43,12 @@ def test_partitions_that_are_held_back_have_no_share() -> None:
     assert (queues.has_records({0}), queues.has_records(())) == (False, True)
 
 
-def test_more_partitions_than_records_in_a_transaction_are_no_obstacle() -> None:
+def test_a_transaction_may_have_fewer_records_than_there_are_partitions() -> None:
     assert sum(shares(queues_of(*[2] * 20).take(7, held=())).values()) == 7
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.lists(st.integers(1, 12), max_size=9))
-def test_all_records_are_taken_in_the_order_of_their_partition(counts: list[int], sizes: list[int]) -> None:
+def test_all_records_are_taken_in_order_within_each_partition(counts: list[int], sizes: list[int]) -> None:
     queues = queues_of(*counts)
     taken: list[Outgoing] = []
     for size in sizes:

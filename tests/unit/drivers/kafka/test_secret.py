@@ -53,12 +53,12 @@ def settings(reference: object) -> Settings:
     )
 
 
-def test_nothing_that_is_shipped_holds_the_secret(settings: Settings) -> None:
+def test_objects_that_are_sent_to_workers_do_not_contain_the_secret(settings: Settings) -> None:
     clients = Clients(settings, "shop")
     builder = ms.StreamsBuilder()
     builder.stream("orders", fan_out=True).to("out", fan_out=True)
     plan = builder.build().plan("shop")
-    shipped = [
+    sent_objects = [
         clients.broker(),
         clients.fetcher(),
         clients.publisher(),
@@ -68,20 +68,20 @@ def test_nothing_that_is_shipped_holds_the_secret(settings: Settings) -> None:
         clients.epochs(plan),
         settings.client("producer", "shop"),
     ]
-    for value in shipped:
+    for value in sent_objects:
         assert HIDDEN.encode() not in cloudpickle.dumps(value), value
     assert HIDDEN not in repr(settings)
     assert settings.secrets_in_clients == ()
 
 
-def test_a_client_gets_the_secret_of_the_process_that_makes_it(settings: Settings) -> None:
+def test_a_client_resolves_the_secret_in_the_process_that_creates_it(settings: Settings) -> None:
     configuration = pickle.loads(cloudpickle.dumps(settings.client("producer", "shop")))
     client = create_client(dict, configuration)
     assert (client["sasl.password"], client["ssl.key.password"]) == (HIDDEN, HIDDEN)
 
 
-def test_a_reference_keeps_its_identity(reference: object) -> None:
-    """Clients are found again by the text of their settings."""
+def test_a_pickled_reference_has_the_same_text(reference: object) -> None:
+    """A client is found by the text of its settings."""
     if isinstance(reference, Secret):
         assert str(pickle.loads(cloudpickle.dumps(reference))) == str(reference)
 
@@ -104,13 +104,13 @@ def test_a_reference_keeps_its_identity(reference: object) -> None:
         (ms.secret.fetched(cast(Any, lambda: 7)), r"returned int, not str"),
     ],
 )
-def test_what_is_not_there_is_reported_with_its_location(secret: Secret, message: str) -> None:
+def test_a_secret_that_cannot_be_resolved_is_reported_with_its_location(secret: Secret, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         create_client(dict, {"sasl.password": secret})
 
 
 @pytest.mark.parametrize("written", [{"env": "A", "file": "b"}, {"vault": "x"}, {"env": 3}, {}])
-def test_what_is_no_reference_is_refused(written: object) -> None:
+def test_an_invalid_reference_is_refused(written: object) -> None:
     with pytest.raises(
         SettingsError, match=re.escape("'sasl.password' is text, or names a secret: {'env': 'NAME'}")
     ):

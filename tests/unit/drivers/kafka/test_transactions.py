@@ -1,4 +1,4 @@
-"""Which partitions a start takes over at once."""
+"""Which transactional ids a start takes over concurrently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE_S = 10
 
 @dataclass
 class Brokers:
-    """Lets a start take over a transactional id only while it takes over all others of the same round, and after the earlier rounds."""
+    """Checks that a start takes over the transactional ids of a round concurrently, and the rounds one after the other."""
 
     rounds: list[set[int]]
     claimed_elsewhere: set[int] = field(default_factory=set)
@@ -71,20 +71,20 @@ def claims(brokers: Brokers, known: Mapping[int, Mark], partitions: int) -> None
     transactions(brokers).claim(NEWEST, known, partitions)
 
 
-def test_open_transactions_are_ended_at_once() -> None:
+def test_open_transactions_are_ended_concurrently() -> None:
     brokers = Brokers([{0, 1, 2, 3}])
     transactions(brokers).end_open(4)
     assert brokers.waiting == {0, 1, 2, 3}
 
 
-def test_the_first_partition_is_claimed_alone_and_the_others_at_once() -> None:
+def test_the_first_partition_is_claimed_alone_and_the_others_concurrently() -> None:
     brokers = Brokers([{0}, {1, 2, 3}])
     before = {partition: Mark("c", 7, "", "earlier") for partition in (0, 2)}
     claims(brokers, before, 4)
     assert brokers.claimed == {0: before[0], 1: None, 2: before[2], 3: None}
 
 
-def test_the_run_claims_nothing_again() -> None:
+def test_partitions_that_the_run_has_already_claimed_are_not_claimed_again() -> None:
     own = dict.fromkeys([0, 2], Mark("c", 7, "", "run"))
     brokers = Brokers([{1}, {3, 4}])
     claims(brokers, own, 5)
@@ -99,19 +99,19 @@ def test_a_start_that_loses_the_first_partition_claims_no_other() -> None:
     assert brokers.claimed.keys() == {0}
 
 
-def test_a_start_that_loses_another_partition_ends() -> None:
+def test_a_start_that_loses_another_partition_fails() -> None:
     with pytest.raises(OtherCheckpointError, match="was started elsewhere at the same time"):
         claims(Brokers([{0}, {1, 2}], claimed_elsewhere={2}), {}, 3)
 
 
-def test_a_claim_is_repeated_while_others_go_on() -> None:
+def test_a_claim_is_repeated_after_a_production_error() -> None:
     brokers = Brokers([{0}, {1, 2}], failing={1: [ProductionError("fenced"), ProductionError("fenced")]})
     claims(brokers, {}, 3)
     assert (brokers.claimed.keys(), brokers.failing) == ({0, 1, 2}, {1: []})
 
 
 class TestCallForEach:
-    def test_calls_each_once_with_a_limit(self) -> None:
+    def test_calls_the_function_once_per_number_with_limited_concurrency(self) -> None:
         calls: list[int] = []
         running, most, lock = 0, 0, threading.Lock()
 
@@ -128,7 +128,7 @@ class TestCallForEach:
         assert sorted(calls) == list(range(200))
         assert most <= 16
 
-    def test_begins_no_call_after_an_error(self) -> None:
+    def test_starts_no_call_after_an_error(self) -> None:
         calls: list[int] = []
 
         def fail(number: int) -> None:
@@ -139,5 +139,5 @@ class TestCallForEach:
             call_for_each(fail, range(200))
         assert len(calls) <= 16
 
-    def test_needs_no_numbers(self) -> None:
+    def test_does_nothing_without_numbers(self) -> None:
         call_for_each(pytest.fail, ())

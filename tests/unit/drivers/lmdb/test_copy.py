@@ -1,4 +1,4 @@
-"""The local copy in LMDB: what other engines do not have. The contract of all is in ``test_local_copies.py``."""
+"""The local copy in LMDB: what is specific to this engine. ``test_local_copies.py`` tests what holds for all engines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def copy(tmp_path: Path) -> LmdbCopy:
     return open_local_copy(str(tmp_path / "task"))
 
 
-def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
-    """A reader is not affected by an attempt of another process that writes."""
+def test_a_view_is_a_snapshot(copy: LmdbCopy) -> None:
+    """A reader does not see what is written after its view was opened."""
     copy.apply({"s": [(b"a", b"1")], "t": [(b"a", b"1")]}, FIRST)
     view = copy.open_view()
     readers = [view.open("s"), view.open("t")]
@@ -35,10 +35,10 @@ def test_a_view_is_of_one_moment(copy: LmdbCopy) -> None:
     copy.close_view()
 
 
-def test_a_copy_that_has_reached_the_limit_of_lmdb_names_the_engine_without_one(
+def test_the_error_for_a_copy_at_the_size_limit_of_lmdb_recommends_rocksdb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither space on the disk nor another state_dir would help."""
+    """Neither more disk space nor another state_dir would help."""
     monkeypatch.setattr(lmdb_copy, "_MAP_SIZE", 1 << 20)
     copy = open_local_copy(str(tmp_path / "task"))
     copy.apply({"s": [(b"a", b"1")]}, FIRST)
@@ -59,7 +59,7 @@ class TestManyCopies:
     def _opened(directory: Path, numbers: range) -> list[LmdbCopy]:
         return [open_local_copy(str(directory / f"0_{number}"), run="run") for number in numbers]
 
-    def test_a_process_keeps_those_open_that_it_has_used_last(self, tmp_path: Path) -> None:
+    def test_a_process_keeps_the_most_recently_used_copies_open(self, tmp_path: Path) -> None:
         first = self._opened(tmp_path, range(3))
         assert all(copy.alive() for copy in first)
         first += self._opened(tmp_path, range(3, 7))
@@ -68,7 +68,7 @@ class TestManyCopies:
         self._opened(tmp_path, range(2))
         assert [copy.alive() for copy in first] == [False, False, True, False, False, True, True]
 
-    def test_a_copy_that_was_closed_has_its_content_when_it_is_opened_again(self, tmp_path: Path) -> None:
+    def test_a_closed_copy_has_its_content_when_it_is_opened_again(self, tmp_path: Path) -> None:
         for number, copy in enumerate(self._opened(tmp_path, range(3))):
             copy.apply({"s": [(b"a", b"%d" % number)]}, FIRST)
         self._opened(tmp_path, range(3, 9))
@@ -86,8 +86,8 @@ class TestManyCopies:
         copy.close_view()
 
 
-class TestAnotherProcess:
-    """An executor that has outlived its application writes the copy while an attempt of the next one is at work."""
+class TestAnotherWritingProcess:
+    """An executor that has outlived its application writes the copy while a task of the next application uses it."""
 
     @pytest.fixture
     def moved(self, copy: LmdbCopy) -> LmdbCopy:
@@ -101,28 +101,28 @@ class TestAnotherProcess:
         subprocess.run([sys.executable, "-c", work, directory], check=True)
         return copy
 
-    def test_is_noticed_before_changes_are_written(self, moved: LmdbCopy) -> None:
+    def test_is_detected_before_changes_are_written(self, moved: LmdbCopy) -> None:
         with pytest.raises(CopyMovedError, match="another attempt also writes it"):
             moved.apply({"s": [(b"a", b"wrong"), (b"b", b"wrong")]}, Version(2, "cc"))
         assert moved.version() == SECOND
         assert [*moved.open_view().open("s").scan(None, None)] == [(b"a", b"2"), (b"b", b"1")]
 
-    def test_is_noticed_before_the_first_of_many_transactions(self, moved: LmdbCopy) -> None:
+    def test_is_detected_before_the_first_of_many_transactions(self, moved: LmdbCopy) -> None:
         moved._budget = 1 << 16
         with pytest.raises(CopyMovedError):
             moved.apply({"s": [(b"%d" % n, b"wrong") for n in range(100)]}, Version(2, "cc"))
         assert moved.version() == SECOND
 
-    def test_is_noticed_before_anything_is_read(self, moved: LmdbCopy) -> None:
+    def test_is_detected_before_anything_is_read(self, moved: LmdbCopy) -> None:
         with pytest.raises(CopyMovedError):
             moved.open_view()
         moved.close_view()
         assert moved.open_view().open("s").get(b"a") == b"2", "values that are read again are of one version"
 
-    def test_that_started_again_is_noticed_when_the_file_is_opened_again(
+    def test_that_also_restores_is_detected_when_the_file_is_opened_again(
         self, copy: LmdbCopy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Both restore from nothing, so the version is the same. Only the file tells them apart."""
+        """Both processes restore from nothing, so the versions are equal, and only the files differ."""
         copy.apply({"s": [(b"a", b"1")]}, RESTORING)
         assert copy.version() == RESTORING
         work = (
@@ -137,11 +137,11 @@ class TestAnotherProcess:
 
 
 class TestVerification:
-    """The first process of a run that opens a copy walks its file; the others trust that."""
+    """The first process of a run that opens a copy verifies its file; the other processes of the run do not."""
 
     @pytest.fixture
     def damaged(self, tmp_path: Path) -> Iterator[Callable[[str], LmdbCopy]]:
-        """Open a copy that a process of the run "one" has written, and that was damaged since, as another process would."""
+        """Yield a function that opens a damaged copy of the run "one" as another process would."""
         directory = str(tmp_path / "task")
         first = open_local_copy(directory, run="one")
         first.apply({"s": [(b"a", b"value of a")]}, FIRST)
@@ -150,11 +150,11 @@ class TestVerification:
         file.write_bytes(file.read_bytes().replace(b"value of a", b"value of b"))
         opened: list[LmdbCopy] = []
 
-        def opening(run: str) -> LmdbCopy:
+        def open_damaged(run: str) -> LmdbCopy:
             opened.append(LmdbCopy(directory, run=run))
             return opened[-1]
 
-        yield opening
+        yield open_damaged
         for copy in opened:
             copy._env.close()
 
@@ -167,7 +167,9 @@ class TestVerification:
             copy.open_view().open("s").get(b"a")
 
     @pytest.mark.parametrize("run", ["two", ""])
-    def test_the_next_run_finds_it_at_once(self, damaged: Callable[[str], LmdbCopy], run: str) -> None:
+    def test_the_next_run_finds_damage_when_it_opens_the_copy(
+        self, damaged: Callable[[str], LmdbCopy], run: str
+    ) -> None:
         assert damaged(run).why_empty() == "the local copy was damaged"
 
     def test_a_file_that_was_replaced_is_verified(
@@ -212,14 +214,14 @@ class TestKeys:
         copy.apply({"s": [(key, b"%d" % n) for n, key in enumerate(self.KEYS)]}, FIRST)
         return copy.open_view().open("s")
 
-    def test_have_any_length(self, reader: ByteReader) -> None:
+    def test_may_have_any_length(self, reader: ByteReader) -> None:
         assert [reader.get(key) for key in self.KEYS] == [b"%d" % n for n in range(8)]
         assert [key for key, _ in reader.scan(None, None)] == [*self.KEYS]
         assert [key for key, _ in reader.scan(None, None, reverse=True)] == [*self.KEYS[::-1]]
         assert reader.approximate_count() == 8
 
     @pytest.mark.parametrize("more", [b"", b"\x00", b"a", b"a" * 600])
-    def test_that_are_long_bound_a_scan(self, reader: ByteReader, more: bytes) -> None:
+    def test_that_are_long_can_bound_a_scan(self, reader: ByteReader, more: bytes) -> None:
         bound = b"a" * 512 + more
         below, above = [*self.KEYS[:5]], [*self.KEYS[5:]]
         assert [key for key, _ in reader.scan(None, bound)] == below
@@ -227,7 +229,7 @@ class TestKeys:
         assert [key for key, _ in reader.scan(bound, None)] == above
         assert [key for key, _ in reader.scan(bound, None, reverse=True)] == above[::-1]
 
-    def test_that_look_like_another_as_it_is_stored_are_keys_of_their_own(self, copy: LmdbCopy) -> None:
+    def test_that_equal_the_stored_form_of_another_key_are_distinct(self, copy: LmdbCopy) -> None:
         long = b"a" * 600
         alike = stored_key(long)[1:]
         copy.apply({"s": [(long, b"1"), (alike, b"2")]}, FIRST)
@@ -235,7 +237,7 @@ class TestKeys:
         assert (reader.get(long), reader.get(alike)) == (b"1", b"2")
 
 
-def test_a_copy_in_an_older_format_is_thrown_away(tmp_path: Path) -> None:
+def test_a_copy_in_an_older_format_is_discarded(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     with lmdb.open(str(tmp_path / "task"), max_dbs=8) as old, old.begin(write=True) as transaction:
         transaction.put(b"version", b"1 aa ", db=old.open_db(b"/version", txn=transaction))

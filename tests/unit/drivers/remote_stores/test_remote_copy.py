@@ -1,4 +1,4 @@
-"""Reading copies over a connection: the same rows, and only for those who know the key."""
+"""Reading copies over a network connection: reads return the rows of the copy, and a client needs the key."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def channel() -> Iterator[Channel]:
         server = threading.Thread(target=serve, args=(host, lambda task, engine: Copy(), lambda: True))
         server.start()
         listener.await_hosts(["host-1"], 30)
-        found = listener.channel("host-1")
-        assert found is not None
-        yield found
+        host_channel = listener.channel("host-1")
+        assert host_channel is not None
+        yield host_channel
         listener.close()
         server.join(10)
         assert not server.is_alive()
@@ -75,12 +75,12 @@ def remote(channel: Channel) -> RemoteCopy:
     return RemoteCopy(ask, "0_1", "lmdb")
 
 
-def test_the_newest_content_is_opened_on_the_host(channel: Channel) -> None:
+def test_the_newest_version_is_read_from_the_host(channel: Channel) -> None:
     newest = remote(channel).newest()
     assert newest.current == KNOWN.current
 
 
-def test_rows_are_those_of_the_copy(channel: Channel) -> None:
+def test_remote_reads_return_the_rows_of_the_copy(channel: Channel) -> None:
     store = remote(channel).view(KNOWN).open("counts")
     assert store.get(b"00003") == b"vvv"
     assert store.get(b"x") is None
@@ -101,7 +101,7 @@ def test_errors_of_the_copy_reach_the_application(channel: Channel) -> None:
     assert reader.view(KNOWN).open("counts").get(b"00001") == b"v"
 
 
-def test_the_answer_to_an_interrupted_request_is_not_that_to_the_next(
+def test_the_answer_to_an_interrupted_request_is_not_returned_for_the_next_request(
     channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = remote(channel).view(KNOWN).open("counts")
@@ -123,7 +123,7 @@ def test_a_view_is_the_same_object_until_another_state_is_committed(channel: Cha
     assert reader.view(KNOWN) is not reader.view(Manifest(4, ("b", "c", "d")))
 
 
-def test_who_does_not_know_the_key_gets_no_channel(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_without_the_key_gets_no_channel(caplog: pytest.LogCaptureFixture) -> None:
     with closing(HostListener("127.0.0.1", KEY)) as listener:
         address = "127.0.0.1", listener.port
         with pytest.raises(OSError, match="does not have the key"):
@@ -136,7 +136,7 @@ def test_who_does_not_know_the_key_gets_no_channel(caplog: pytest.LogCaptureFixt
         assert listener.hosts() == frozenset()
 
 
-def test_connections_that_prove_nothing_do_not_use_up_the_program() -> None:
+def test_the_number_of_threads_for_unauthenticated_connections_is_limited() -> None:
     with closing(HostListener("127.0.0.1", KEY)) as listener, ExitStack() as silent:
         before = threading.active_count()
         for _ in range(3 * host_listener._MOST_UNPROVEN):
@@ -146,8 +146,8 @@ def test_connections_that_prove_nothing_do_not_use_up_the_program() -> None:
         assert threading.active_count() <= before + host_listener._MOST_UNPROVEN
 
 
-def test_what_crosses_the_network_is_encrypted() -> None:
-    """A man in the middle sees no key of a store, and cannot pass for the application."""
+def test_network_traffic_is_encrypted() -> None:
+    """A man in the middle who relays the traffic cannot read it."""
     seen = bytearray()
     with (
         closing(HostListener("127.0.0.1", KEY)) as listener,

@@ -1,4 +1,4 @@
-"""The files of a copy in RocksDB: whenever a process opens them, or dies, they have exactly one version."""
+"""The files of a copy in RocksDB have exactly one version at every time, even if a process dies."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MEMORY_BYTES = 16 << 20
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[str]:
-    made = str(tmp_path / "task")
-    yield made
-    if (copy := _OPEN.pop(made, None)) is not None:
+    copy_directory = str(tmp_path / "task")
+    yield copy_directory
+    if (copy := _OPEN.pop(copy_directory, None)) is not None:
         copy.close_view()
 
 
@@ -40,12 +40,12 @@ def copy(directory: str) -> RocksCopy:
 
 def content(copy: RocksCopy) -> dict[str, list[tuple[bytes, bytes]]]:
     view = copy.open_view()
-    found = {store: list(view.open(store).scan(None, None)) for store in STORES}
+    rows_by_store = {store: list(view.open(store).scan(None, None)) for store in STORES}
     copy.close_view()
-    return found
+    return rows_by_store
 
 
-def seen(directory: str, version: Version) -> dict[str, list[tuple[bytes, bytes]]]:
+def rows_seen_by_queries(directory: str, version: Version) -> dict[str, list[tuple[bytes, bytes]]]:
     view = RocksQueries(directory).view(Manifest(version.number, (version.token,)))
     return {store: list(view.open(store).scan(None, None)) for store in STORES}
 
@@ -64,8 +64,8 @@ def run_until_death(directory: str, statements: str) -> None:
     assert done.returncode == 9, done.stderr
 
 
-def test_a_copy_whose_holder_cannot_be_written_cannot_be_used(directory: str, copy: RocksCopy) -> None:
-    """A full disk ended the application with an OSError that named a file. A directory stands in for it here."""
+def test_a_holder_file_that_cannot_be_written_is_a_store_error(directory: str, copy: RocksCopy) -> None:
+    """Previously, a full disk was reported as an OSError that named a file. Here, a directory in its place causes the error."""
     holder = Path(directory) / "holder"
     holder.mkdir(parents=True)
     with pytest.raises(StoreError, match=r"cannot be used: .*Check that the disk has space"):
@@ -73,19 +73,19 @@ def test_a_copy_whose_holder_cannot_be_written_cannot_be_used(directory: str, co
     holder.rmdir()
     copy.apply({"s": ROWS}, FIRST)
     copy.close_view()
-    assert seen(directory, FIRST)["s"] == ROWS
+    assert rows_seen_by_queries(directory, FIRST)["s"] == ROWS
 
 
 class TestClosing:
-    def test_shows_a_reader_the_content_with_the_version(self, directory: str, copy: RocksCopy) -> None:
-        """A handle that still exists is the moment after the release of the first handle and before that of the last."""
+    def test_shows_content_and_version_to_readers_together(self, directory: str, copy: RocksCopy) -> None:
+        """A handle that still exists simulates the time between the release of the first handle and that of the last."""
         copy.apply(dict.fromkeys(STORES, ROWS), FIRST)
         handles = [copy.open_view().open(store)._family for store in STORES]  # type: ignore[attr-defined]  # a handle of rocksdict
         copy.close_view()
-        assert seen(directory, FIRST) == dict.fromkeys(STORES, ROWS)
+        assert rows_seen_by_queries(directory, FIRST) == dict.fromkeys(STORES, ROWS)
         del handles
 
-    def test_leaves_a_whole_version_if_the_process_dies_meanwhile(self, directory: str) -> None:
+    def test_leaves_a_complete_version_if_the_process_dies(self, directory: str) -> None:
         run_until_death(
             directory,
             f"copy.apply({dict.fromkeys(STORES, ROWS)!r}, Version(1, 'aa'))\n"
@@ -97,13 +97,13 @@ class TestClosing:
 
 
 class TestDroppedByteStores:
-    def test_still_exist_in_the_version_before_if_the_process_dies(
+    def test_still_exist_in_the_previous_version_if_the_process_dies(
         self, directory: str, copy: RocksCopy
     ) -> None:
         copy.apply(dict.fromkeys(STORES, ROWS), FIRST)
         copy.close_view()
         run_until_death(directory, "copy.apply({}, Version(2, 'bb'), ['t/1'])")
-        assert seen(directory, FIRST) == dict.fromkeys(STORES, ROWS)
+        assert rows_seen_by_queries(directory, FIRST) == dict.fromkeys(STORES, ROWS)
         assert (copy.version(), content(copy)) == (FIRST, dict.fromkeys(STORES, ROWS))
 
     def test_leave_no_column_family_behind(self, directory: str, copy: RocksCopy) -> None:
@@ -116,8 +116,8 @@ class TestDroppedByteStores:
         assert sorted(families) == ["5", "default"]
 
 
-class TestDatabasesWithoutAFamily:
-    """Files that name the column family of a byte store, but do not have it, are not a copy with an empty byte store."""
+class TestDatabasesWithoutAColumnFamily:
+    """A copy without the column family of one of its byte stores is damaged; the byte store is not just empty."""
 
     @pytest.fixture
     def copy(self, directory: str) -> RocksCopy:
@@ -135,13 +135,13 @@ class TestDatabasesWithoutAFamily:
 
     def test_are_not_read(self, directory: str, copy: RocksCopy) -> None:
         with pytest.raises(CopyMovedError):
-            seen(directory, FIRST)
+            rows_seen_by_queries(directory, FIRST)
 
     def test_are_rebuilt(self, copy: RocksCopy) -> None:
         assert (copy.version(), copy.why_empty()) == (None, "the local copy was damaged")
 
 
-def test_damaged_names_are_not_a_copy_without_byte_stores(directory: str, copy: RocksCopy) -> None:
+def test_damaged_names_of_byte_stores_are_detected(directory: str, copy: RocksCopy) -> None:
     """The names and the newest version are in different files."""
     copy.apply({"s": ROWS}, FIRST)
     copy.close_view()
@@ -152,7 +152,7 @@ def test_damaged_names_are_not_a_copy_without_byte_stores(directory: str, copy: 
     data[data.find(b"name s")] ^= 1
     file.write_bytes(data)
     with pytest.raises(CopyMovedError):
-        seen(directory, SECOND)
+        rows_seen_by_queries(directory, SECOND)
     del _OPEN[directory]
     again = open_local_copy(directory, 2 * MEMORY_BYTES)  # with a block cache of its own
     assert (again.version(), again.why_empty()) == (None, "the local copy was damaged")

@@ -1,4 +1,4 @@
-"""Fields of Protobuf messages whose values would be lost, without a registry."""
+"""Values that a Protobuf message would lose are refused, and others are preserved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.drivers.schemas.protobuf_records import from_message, to_message
 
 
 def payment_class() -> Any:
-    """Make a message with a oneof, a field of 32 bits, and an optional field."""
+    """Create a message class with a oneof, fields of 32 bits, and an optional field."""
     file = descriptor_pb2.FileDescriptorProto(name="payment.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Payment")
     message.oneof_decl.add(name="by")
@@ -42,14 +42,14 @@ def payment_class() -> Any:
 PAYMENT = payment_class()
 
 
-def test_two_fields_of_a_oneof_are_refused() -> None:
+def test_values_for_two_fields_of_a_oneof_are_refused() -> None:
     for given in ({"card": "a", "cents": 5}, {"cents": 0, "card": ""}):
         with pytest.raises(
             SerdeError, match=r"Payment has values for '\w+' and '\w+', but only one .* \(oneof by\)"
         ):
             to_message(PAYMENT, given)
-    found = from_message(to_message(PAYMENT, {"card": None, "cents": 0, "note": ""}))
-    assert (found["card"], found["cents"], found["note"]) == (None, 0, "")
+    decoded = from_message(to_message(PAYMENT, {"card": None, "cents": 0, "note": ""}))
+    assert (decoded["card"], decoded["cents"], decoded["note"]) == (None, 0, "")
 
 
 @pytest.mark.parametrize("given", [{"rate": 1e300}, {"rates": [1.0, -(10**39)]}])
@@ -58,6 +58,6 @@ def test_a_number_that_is_too_large_for_32_bits_is_refused(given: dict[str, Any]
         to_message(PAYMENT, given)
 
 
-def test_an_infinite_number_stays() -> None:
-    found = from_message(to_message(PAYMENT, {"rate": math.inf, "rates": [0.5, -math.inf]}))
-    assert (found["rate"], found["rates"]) == (math.inf, [0.5, -math.inf])
+def test_infinite_numbers_are_preserved() -> None:
+    decoded = from_message(to_message(PAYMENT, {"rate": math.inf, "rates": [0.5, -math.inf]}))
+    assert (decoded["rate"], decoded["rates"]) == (math.inf, [0.5, -math.inf])

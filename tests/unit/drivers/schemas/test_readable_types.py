@@ -1,4 +1,4 @@
-"""Types of the serdes with a registry: each is written and read whole, or refused when the serde is created."""
+"""Types of the serdes with a registry: each is written and read completely, or refused when the serde is created."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def json_schema(of: Any) -> ms.Serde[Any]:
         (ms.serdes.typed, Exact(number=1)),
     ],
 )
-def test_an_object_comes_back(create: Callable[[Any], ms.Serde[Any]], value: Any) -> None:
+def test_an_object_round_trips(create: Callable[[Any], ms.Serde[Any]], value: Any) -> None:
     serde = create(type(value))
     assert serde.deserialize(serde.serialize(value)) == value
 
@@ -142,14 +142,14 @@ class Payment(msgspec.Struct):
         (avro, {"type": "recrd"}, r"the schema is not valid in Avro: .*recrd.* Correct the schema"),
     ],
 )
-def test_a_type_that_could_not_be_written_or_read_is_refused(
+def test_a_type_that_cannot_be_written_or_read_is_refused(
     create: Callable[[Any], Any], of: Any, why: str
 ) -> None:
     with pytest.raises(SettingsError, match=why):
         create(of)
 
 
-def test_a_renamed_struct_has_its_written_names_in_the_schema() -> None:
+def test_the_schema_of_a_renamed_struct_has_the_encoded_names() -> None:
     from millstream.drivers.schemas.record_types import avro_schema
 
     fields = avro_schema(Visitor)["fields"]
@@ -160,7 +160,7 @@ def test_a_renamed_struct_has_its_written_names_in_the_schema() -> None:
     )
 
 
-def test_a_union_of_records_may_name_the_branch_beside_a_time() -> None:
+def test_a_union_branch_can_be_named_in_a_record_with_a_timestamp() -> None:
     branches = [
         {"type": "record", "name": name, "fields": [{"name": "v", "type": "int"}]} for name in ("A", "B")
     ]
@@ -175,7 +175,7 @@ def test_a_union_of_records_may_name_the_branch_beside_a_time() -> None:
 
 
 @pytest.mark.parametrize("form", ["avro", "json_schema", "typed"])
-def test_types_of_a_function_are_known_or_named(form: str) -> None:
+def test_types_defined_in_a_function_are_resolved_or_named_in_the_error(form: str) -> None:
     @dataclass
     class Line:
         cents: int

@@ -54,7 +54,7 @@ class Customer(BaseModel):
 
 
 class Shipment(BaseModel):
-    """A model whose fields have other names in the JSON of other programs."""
+    """A model whose fields have aliases in JSON."""
 
     order_id: str = Field(alias="orderId")
     parcels: list[Parcel] = []
@@ -92,12 +92,12 @@ def through_avro(of: type[Any], value: Any) -> Any:
 
 
 @given(ORDERS)
-def test_a_dataclass_comes_back_through_avro(order: Order) -> None:
+def test_a_dataclass_round_trips_through_avro(order: Order) -> None:
     assert through_avro(Order, order) == order
 
 
 @given(ORDERS)
-def test_a_dataclass_comes_back_through_json(order: Order) -> None:
+def test_a_dataclass_round_trips_through_json(order: Order) -> None:
     plain = json.loads(json.dumps(to_plain(Order, keep=False)(order)))
     assert from_plain(Order)(plain) == order
 
@@ -108,7 +108,7 @@ SHIPMENT = Shipment.model_validate({"orderId": "a", "parcels": [{"netGrams": 250
 @pytest.mark.parametrize(
     "value", [Customer(name="Ada", age=36), Customer(name="Bob"), Point(1, 2.5), SHIPMENT]
 )
-def test_models_and_structs_come_back(value: Any) -> None:
+def test_models_and_structs_round_trip(value: Any) -> None:
     assert through_avro(type(value), value) == value
     assert from_plain(type(value))(to_plain(type(value), keep=False)(value)) == value
 
@@ -162,7 +162,7 @@ def test_a_pydantic_dataclass_is_validated_when_it_is_read(coupon: Coupon) -> No
         read({**plain, "others": [{**plain, "cents": -5}]})
 
 
-def test_strict_models_come_back() -> None:
+def test_strict_models_round_trip() -> None:
     """In JSON, a date is text, which a strict model refuses."""
     value = Strict(day=date(2026, 1, 31), size=Size.SMALL, id=UUID(int=7))
     assert through_avro(Strict, value) == value
@@ -189,7 +189,9 @@ class Nested(BaseModel):
         (Nested, "Written.net is written as 'netGrams' and read as 'net'"),
     ],
 )
-def test_a_field_with_one_name_for_each_direction_has_no_json_schema(model: Any, why: str) -> None:
+def test_a_field_with_different_names_for_reading_and_writing_has_no_json_schema(
+    model: Any, why: str
+) -> None:
     with pytest.raises(SettingsError, match=why):
         json_schema(model)
     assert avro_schema(model)["fields"]
@@ -205,19 +207,19 @@ def test_the_schema_of_a_dataclass_has_its_fields_and_defaults() -> None:
     fields = {each["name"]: each for each in avro_schema(Order, "shop")["fields"]}
     assert avro_schema(Order, "shop")["namespace"] == "shop"
     assert fields["lines"]["type"]["items"]["fields"][1] == {"name": "count", "type": "long", "default": 1}
-    assert fields["gift"]["type"] == ["null", "Line"]  # a name that is known already
+    assert fields["gift"]["type"] == ["null", "Line"]  # already defined, so only its name
     assert fields["size"]["type"]["symbols"] == ["small", "large"]
     assert fields["prices"]["default"] == {}
     assert json_schema(Order)["title"] == "Order"
     assert set(json_schema(Order)["required"]) == {"id", "lines", "size", "created", "day"}
 
 
-def test_another_type_is_refused() -> None:
+def test_a_value_of_another_type_is_refused() -> None:
     with pytest.raises(SerdeError, match="expected Line, got str: 'tea'"):
         to_plain(Line, keep=True)("tea")
 
 
-def test_a_field_without_a_counterpart_is_named() -> None:
+def test_the_error_names_a_field_type_without_a_counterpart_in_avro() -> None:
     @dataclass
     class Odd:
         when: complex
@@ -272,7 +274,7 @@ def test_data_of_the_previous_version_is_read_with_the_defaults_of_new_fields(gr
     assert through_avro(grown, grown(id="b")) == grown(id="b")
 
 
-def test_the_result_of_a_factory_that_changes_is_no_default() -> None:
+def test_a_default_factory_with_changing_results_gives_the_schema_no_default() -> None:
     @dataclass
     class Event:
         id: UUID = field(default_factory=uuid4)
@@ -302,7 +304,7 @@ class Level(Enum):
         (tuple[int, str], r"Odd\.of has the type tuple\[int, str\], which has no counterpart"),
     ],
 )
-def test_types_without_a_form_in_avro_are_refused(hint: Any, why: str) -> None:
+def test_types_and_names_that_avro_cannot_represent_are_refused(hint: Any, why: str) -> None:
     odd = make_dataclass("Odd", [("of", hint)])
     with pytest.raises(SettingsError, match=why):
         avro_schema(odd)
@@ -335,7 +337,7 @@ class Dog(BaseModel):
         list[int] | set[str],
     ],
 )
-def test_types_that_avro_would_read_as_each_other_are_refused_in_a_union(hint: Any) -> None:
+def test_union_types_that_avro_cannot_distinguish_are_refused(hint: Any) -> None:
     for odd in (make_dataclass("Odd", [("of", hint)]), create_model("Odd", of=(hint, ...))):
         with pytest.raises(SettingsError, match=r"Odd\.of has the type .*Avro's data does not tell .* apart"):
             avro_schema(odd)
@@ -350,7 +352,7 @@ def test_types_that_avro_would_read_as_each_other_are_refused_in_a_union(hint: A
         (Annotated[int | None, "cents"] | str, [1, None, "a"]),
     ],
 )
-def test_every_type_of_a_union_comes_back(hint: Any, values: list[Any]) -> None:
+def test_every_type_of_a_union_round_trips(hint: Any, values: list[Any]) -> None:
     model = create_model("Either", of=(hint, ...))
     for value in values:
         back = through_avro(model, model(of=value)).of

@@ -1,4 +1,4 @@
-"""Answers that no schema registry gives: the registry or its address is at fault, not the record."""
+"""Answers of a schema registry: which are errors of the record, and which are errors of the registry or its address."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Order:
 DATA = b"\x00\x00\x00\x00\x07\x02a\x02"
 
 
-class Answering(BaseHTTPRequestHandler):
-    """Gives one answer to every request."""
+class FakeRegistry(BaseHTTPRequestHandler):
+    """Returns the same answer to every request."""
 
     answer: tuple[int, bytes] = (200, b"{}")
 
@@ -47,7 +47,7 @@ class Answering(BaseHTTPRequestHandler):
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(registry_serde, "_PATIENCE_S", 0)
     monkeypatch.setattr(registry_serde, "_PAUSE_S", 0)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FakeRegistry) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -69,10 +69,10 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         (404, b'{"error_code":404,"message":"HTTP 404 Not Found"}'),
     ],
 )
-def test_what_no_registry_answers_is_not_the_fault_of_a_record(
+def test_an_invalid_answer_of_a_registry_is_not_an_error_of_the_record(
     address: str, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes], register: str
 ) -> None:
-    monkeypatch.setattr(Answering, "answer", answer)
+    monkeypatch.setattr(FakeRegistry, "answer", answer)
     orders = ms.serdes.avro(Order, registry={"url": address, "max.retries": 0}, register=register)
     for use in (lambda: orders.serialize(Order("a", 1)), lambda: orders.deserialize(DATA)):
         with pytest.raises(
@@ -80,10 +80,10 @@ def test_what_no_registry_answers_is_not_the_fault_of_a_record(
             match="check that registry= has the address and the settings of a schema registry",
         ):
             use()
-    # the wrong answer is not kept
+    # the invalid answer is not cached
     schema = b'{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"cents","type":"long"}]}'
     text = schema.replace(b'"', b'\\"')
-    monkeypatch.setattr(Answering, "answer", (200, b'{"id":7,"version":1,"schema":"%s"}' % text))
+    monkeypatch.setattr(FakeRegistry, "answer", (200, b'{"id":7,"version":1,"schema":"%s"}' % text))
     assert orders.serialize(Order("a", 1)) == DATA
     assert orders.deserialize(DATA) == Order("a", 1)
 
@@ -92,7 +92,7 @@ def no_token(config: dict[str, str]) -> dict[str, str]:
     raise RuntimeError("the issuer of tokens is down")
 
 
-def test_a_function_that_gets_no_token_is_not_the_fault_of_a_record(address: str) -> None:
+def test_a_failure_to_get_a_token_is_not_an_error_of_the_record(address: str) -> None:
     settings = {
         "url": address,
         "bearer.auth.credentials.source": "CUSTOM",
@@ -112,10 +112,10 @@ def test_a_function_that_gets_no_token_is_not_the_fault_of_a_record(address: str
         (422, b'{"error_code":42201,"message":"Invalid schema"}'),
     ],
 )
-def test_what_a_registry_answers_about_a_schema_concerns_the_record(
+def test_an_answer_of_a_registry_about_a_schema_is_an_error_of_the_record(
     address: str, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes]
 ) -> None:
-    monkeypatch.setattr(Answering, "answer", answer)
+    monkeypatch.setattr(FakeRegistry, "answer", answer)
     orders = ms.serdes.avro(Order, registry={"url": address, "max.retries": 0})
     for use in (lambda: orders.serialize(Order("a", 1)), lambda: orders.deserialize(DATA)):
         with pytest.raises(SerdeError):

@@ -93,7 +93,7 @@ def _schema(of: type[Any]) -> dict[str, Any]:
     return avro_schema(of)
 
 
-def test_check_needs_a_registered_schema_and_never_uses_the_newest(registry: str) -> None:
+def test_register_check_needs_a_registered_schema_and_register_never_uses_the_newest(registry: str) -> None:
     check = ms.serdes.avro(Order, registry=registry, register="check")
     with pytest.raises(
         SerdeError,
@@ -117,7 +117,7 @@ class Open(BaseModel):
     id: str
 
 
-def test_a_field_that_the_schema_lacks_is_not_lost_without_an_error(registry: str) -> None:
+def test_a_field_that_the_schema_lacks_is_an_error(registry: str) -> None:
     fields = [{"name": "id", "type": "string"}, {"name": "note", "type": "string", "default": ""}]
     schema = {"type": "record", "name": "Order", "fields": fields}
     auto = ms.serdes.avro(schema, registry=registry, subject="record")
@@ -127,12 +127,12 @@ def test_a_field_that_the_schema_lacks_is_not_lost_without_an_error(registry: st
         auto.serialize({"id": "a", "notes": "gift"})
     with refused:
         ms.serdes.avro(Open, registry=registry).serialize(Open(id="a", notes="gift"))
-    # whoever asks for the newest registered schema gets the fields that it has
+    # register="never" uses the fields of the newest registered schema
     newest = ms.serdes.avro(schema, registry=registry, subject="record", register="never")
     assert newest.deserialize(newest.serialize({"id": "a", "notes": "gift"})) == {"id": "a", "note": ""}
 
 
-def test_json_schema_and_typed_json(registry: str) -> None:
+def test_json_schema_and_typed_json_round_trip_a_dataclass(registry: str) -> None:
     serde = ms.serdes.json_schema(Order, registry=registry)
     data, _ = serialize_for_topic(serde, Order("a", 250), "orders", "value", ())
     assert data is not None
@@ -152,7 +152,7 @@ class Visit:
 
 @pytest.fixture
 def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this host be in another time zone."""
+    """Set another time zone for this process."""
     with monkeypatch.context() as changed:
         changed.setenv("TZ", "America/New_York")
         time.tzset()
@@ -208,7 +208,7 @@ class Payment:
         lambda: ms.serdes.protobuf(message_class("Payment"), Payment, registry="mock://x"),
     ],
 )
-def test_a_type_that_could_be_written_and_not_read_is_refused(made: Callable[[], Any]) -> None:
+def test_a_type_that_could_be_written_but_not_read_is_refused(made: Callable[[], Any]) -> None:
     with pytest.raises(
         SettingsError, match=r"Payment'>: Type unions may not contain more than one dataclass"
     ):
@@ -223,7 +223,7 @@ def test_json_schema_refuses_numbers_that_json_lacks(registry: str, number: floa
 
 
 def message_class(name: str) -> Any:
-    """Make a message as its compiler would."""
+    """Create a message class as the Protobuf compiler would."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", package="shop", syntax="proto3")
     field = file.message_type.add(name=name).field.add(name="text", number=1)
     field.type, field.label = field.TYPE_STRING, field.LABEL_OPTIONAL
@@ -232,13 +232,13 @@ def message_class(name: str) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"shop.{name}"))
 
 
-def test_protobuf(registry: str) -> None:
+def test_protobuf_messages_round_trip_and_other_classes_are_refused(registry: str) -> None:
     note = message_class("Note")
     serde = ms.serdes.protobuf(note, registry=registry)
     data, _ = serialize_for_topic(serde, note(text="tea"), "orders", "value", ())
     assert read(serde, data, "orders", "value", ()).text == "tea"
     wrong: Any
-    for wrong in (Order, note(text="tea"), timestamp_pb2):  # no message, not its class, the module
+    for wrong in (Order, note(text="tea"), timestamp_pb2):  # a dataclass, an instance, a module
         with pytest.raises(SettingsError, match="not a generated class of a Protobuf message"):
             ms.serdes.protobuf(wrong, registry=registry)
     with pytest.raises(SettingsError, match="is not dict, a dataclass"):
@@ -246,7 +246,7 @@ def test_protobuf(registry: str) -> None:
 
 
 def basket_class() -> Any:
-    """Make a message with every kind of field."""
+    """Create a message class with every kind of field."""
     file = descriptor_pb2.FileDescriptorProto(name="basket.proto", package="shop", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     size = file.enum_type.add(name="Size")
@@ -318,7 +318,7 @@ BASKETS = [
 
 
 @pytest.mark.parametrize("basket", BASKETS)
-def test_protobuf_of_records_and_dicts(registry: str, basket: Basket) -> None:
+def test_protobuf_round_trips_dataclasses_and_dicts(registry: str, basket: Basket) -> None:
     message = basket_class()
     records, dicts = (ms.serdes.protobuf(message, of, registry=registry) for of in (Basket, dict))
     data, _ = serialize_for_topic(records, basket, "baskets", "value", ())
@@ -346,7 +346,9 @@ def test_protobuf_of_records_and_dicts(registry: str, basket: Basket) -> None:
         ({"items": {"sku": "tea"}}, r"Basket.items cannot be .*: a repeated field needs a list, not dict"),
     ],
 )
-def test_what_does_not_fit_a_message(registry: str, data: dict[str, Any], reason: str) -> None:
+def test_data_that_does_not_fit_a_message_is_refused(
+    registry: str, data: dict[str, Any], reason: str
+) -> None:
     serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
     with pytest.raises(SerdeError, match=reason):
         serialize_for_topic(serde, data, "baskets", "value", ())
@@ -356,21 +358,21 @@ class Number(IntEnum):
     SMALL = 0
 
 
-def test_dates_and_numbers_with_a_form_as_text_become_text(registry: str) -> None:
+def test_dates_decimals_and_uuids_become_text(registry: str) -> None:
     serde = ms.serdes.protobuf(basket_class(), dict, registry=registry)
     data = serde.serialize({"tags": [date(2026, 1, 2), Decimal("1.10"), UUID(int=5)]})
     assert serde.deserialize(data)["tags"] == ["2026-01-02", "1.10", str(UUID(int=5))]
 
 
 @pytest.mark.parametrize("kind", [Number, int])
-def test_a_number_for_an_enum_could_not_be_read(kind: type[Any]) -> None:
+def test_a_number_type_for_an_enum_field_is_refused(kind: type[Any]) -> None:
     of = make_dataclass("Numbered", [("size", kind)])
     with pytest.raises(SettingsError, match=r"Numbered\.size has the type .*, but the enum Size is read as"):
         ms.serdes.protobuf(basket_class(), of, registry="mock://x")
 
 
 @pytest.mark.parametrize("data", [b"", b"plain text", b"\x01\x00\x00\x00\x01tea"])
-def test_bytes_of_another_format_go_to_the_deserialize_policy(registry: str, data: bytes) -> None:
+def test_bytes_in_another_format_are_handled_by_the_deserialize_policy(registry: str, data: bytes) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("orders", value=ms.serdes.avro(Order, registry=registry)).to("out", value=ms.serdes.json)
     with (
@@ -387,25 +389,25 @@ def test_bytes_of_another_format_go_to_the_deserialize_policy(registry: str, dat
         assert driver.read("out") == []
 
 
-def test_an_unknown_schema_id_names_the_registry(registry: str) -> None:
+def test_the_error_for_an_unknown_schema_id_names_the_registry(registry: str) -> None:
     orders = ms.serdes.avro(Order, registry=registry)
     with pytest.raises(SerdeError, match=f"avro: the schema registry {registry} answers: Schema Not Found"):
         orders.deserialize(b"\x00\x00\x00\x00\x63\x02a\x02")
 
 
-def test_an_outage_is_waited_for_and_then_no_policy_leaves_the_record_out(
+def test_the_serde_waits_during_an_outage_and_no_policy_skips_the_record(
     registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serde = ms.serdes.avro(Order, registry=registry)
     data, _ = serialize_for_topic(serde, Order("a", 1), "orders", "value", ())
     answers = iter([SchemaRegistryError(503, 50301, "starting"), None])
     monkeypatch.setattr(registry_serde, "_PAUSE_S", 0)
-    whole = registry_serde._reader
+    original_reader = registry_serde._reader
 
     def reader(spec: Any) -> Any:
         if (error := next(answers, None)) is not None:
             raise error
-        return whole(spec)
+        return original_reader(spec)
 
     monkeypatch.setattr(registry_serde, "_reader", reader)
     assert read(ms.serdes.avro(Order, registry=registry), data, "orders", "value", ()) == Order("a", 1)
@@ -439,7 +441,7 @@ def test_an_outage_is_waited_for_and_then_no_policy_leaves_the_record_out(
         ({"no.such.setting": 1}, "Unrecognized properties: no.such.setting"),
     ],
 )
-def test_no_policy_leaves_records_out_because_of_wrong_settings(settings: dict[str, Any], why: str) -> None:
+def test_no_policy_skips_records_because_of_wrong_settings(settings: dict[str, Any], why: str) -> None:
     orders = ms.serdes.avro(Order, registry={"url": "http://127.0.0.1:9", **settings})
     builder = ms.StreamsBuilder()
     builder.stream("orders", value=orders).to("out", value=ms.serdes.json)
@@ -455,7 +457,7 @@ def test_no_policy_leaves_records_out_because_of_wrong_settings(settings: dict[s
             driver.pipe(topic, "k", b"\x00\x00\x00\x00\x01\x02a")
 
 
-def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
+def test_a_pickled_serde_works_for_topics_and_stores(registry: str) -> None:
     serde = pickle.loads(pickle.dumps(ms.serdes.avro(Order, registry=registry)))
     builder = ms.StreamsBuilder()
     orders = builder.stream("orders", value=serde).group_by_key()
@@ -486,7 +488,7 @@ def test_a_serde_travels_and_counts_in_a_store(registry: str) -> None:
         ({"registry": "mock://x", "register": "always"}, "register='always' must be one of 'auto'"),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_said(arguments: dict[str, Any], why: str) -> None:
+def test_invalid_arguments_are_refused_when_the_serde_is_created(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         ms.serdes.avro(Order, **arguments)
     with pytest.raises(SettingsError, match="not a dataclass, pydantic model or msgspec Struct"):
@@ -494,7 +496,7 @@ def test_what_cannot_be_is_refused_where_it_is_said(arguments: dict[str, Any], w
 
 
 @pytest.mark.parametrize("schema", ["{", "string", {"type": {1}}])
-def test_a_schema_that_is_not_json_is_refused_where_it_is_given(schema: Any) -> None:
+def test_a_schema_that_is_not_json_is_refused_when_the_serde_is_created(schema: Any) -> None:
     for create in (ms.serdes.avro, ms.serdes.json_schema):
         with pytest.raises(SettingsError, match="the schema is not JSON"):
             create(schema, registry="mock://x")
@@ -511,7 +513,9 @@ def test_a_schema_that_is_not_json_is_refused_where_it_is_given(schema: Any) -> 
         ('"object"', r"'object' is not of type 'object'"),
     ],
 )
-def test_a_schema_that_is_no_json_schema_is_refused_where_it_is_given(schema: Any, why: str) -> None:
+def test_a_schema_that_is_not_a_json_schema_is_refused_when_the_serde_is_created(
+    schema: Any, why: str
+) -> None:
     schema = schema if isinstance(schema, str) else json.dumps(schema)
     with pytest.raises(SettingsError, match=f"the schema is not valid as a JSON Schema: {why}"):
         ms.serdes.json_schema(schema, registry="mock://x")
@@ -528,7 +532,7 @@ def test_a_schema_that_is_no_json_schema_is_refused_where_it_is_given(schema: An
         ({"type": "record", "name": "R", "fields": [{"name": "x"}]}, "field 'x' is missing 'type'"),
     ],
 )
-def test_a_schema_that_is_not_valid_in_avro_is_explained(schema: Any, why: str) -> None:
+def test_the_error_for_an_invalid_avro_schema_explains_the_cause(schema: Any, why: str) -> None:
     with pytest.raises(SettingsError, match=f"the schema is not valid in Avro: .*{why}.*Correct the schema"):
         ms.serdes.avro(schema, registry="mock://x")
 
@@ -561,7 +565,7 @@ def test_the_error_about_an_outage_contains_no_password(monkeypatch: pytest.Monk
     assert "hunter2" not in str(raised.value)
 
 
-def test_the_error_for_an_address_has_no_password() -> None:
+def test_the_error_about_an_invalid_address_contains_no_password() -> None:
     serde = ms.serdes.avro(Order, registry="ftp://ada:hunter2@one:8081")
     with pytest.raises(UnavailableError, match=r"Invalid url ftp://one:8081") as raised:
         serde.serialize(Order("a", 1))

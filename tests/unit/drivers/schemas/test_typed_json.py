@@ -78,7 +78,7 @@ class Holder:
         Shipment.model_validate({"orderId": "a"}),
     ],
 )
-def test_objects_come_back(value: Any) -> None:
+def test_objects_round_trip(value: Any) -> None:
     serde = pickle.loads(pickle.dumps(ms.serdes.typed(type(value))))
     assert serde.name == f"json:{type(value).__name__}"
     assert serde.deserialize(serde.serialize(value)) == value
@@ -89,7 +89,7 @@ def test_a_model_is_read_by_its_aliases_and_by_the_names_of_its_fields() -> None
     assert serde.deserialize(b'{"orderId":"a"}') == serde.deserialize(b'{"order_id":"a"}')
 
 
-def test_classes_of_the_program_itself_are_pickled_with_a_serde() -> None:
+def test_classes_defined_in_the_program_are_pickled_with_a_serde() -> None:
     line = make_dataclass("Line", [("cents", int)], namespace={"__module__": "__main__"})
     order = make_dataclass("Order", [("lines", list[line])], namespace={"__module__": "__main__"})  # type: ignore[valid-type]  # made at run time
     value = order([line(250)])
@@ -101,14 +101,16 @@ def test_classes_of_the_program_itself_are_pickled_with_a_serde() -> None:
 
 
 @pytest.mark.parametrize("form", ["avro", "json_schema"])
-def test_classes_of_the_program_itself_are_pickled_after_records_were_read(form: str, tmp_path: Path) -> None:
+def test_classes_defined_in_the_program_are_pickled_after_records_were_read(
+    form: str, tmp_path: Path
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(form=form))
     subprocess.run([sys.executable, str(program)], check=True)
 
 
 @pytest.mark.parametrize("kind", [Customer, Tree])
-def test_the_outline_of_a_topology_leaves_out_the_type(kind: Any) -> None:
+def test_the_outline_of_a_topology_omits_the_type(kind: Any) -> None:
     assert from_outline(outline(ms.serdes.typed(kind))).name == f"json:{kind.__name__}"
 
 
@@ -196,14 +198,14 @@ class MeasuredModel(BaseModel):
 
 
 class WithNan(MeasuredModel):
-    """Writes NaN as text, which it reads."""
+    """Writes and reads NaN as text."""
 
     model_config = {"ser_json_inf_nan": "strings"}
 
 
 @pytest.mark.parametrize("kind", [Measured, MeasuredModel])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_json_lacks_are_refused_instead_of_written_as_null(kind: Any, number: float) -> None:
+def test_nan_and_infinity_are_refused_instead_of_written_as_null(kind: Any, number: float) -> None:
     serde = ms.serdes.typed(kind)
     for value in (kind(value=number), kind(value=None, more=[1.0, number])):
         with pytest.raises(SerdeError, match=f"typed JSON: {number} is not JSON"):
@@ -212,12 +214,12 @@ def test_numbers_that_json_lacks_are_refused_instead_of_written_as_null(kind: An
         assert serde.deserialize(serde.serialize(value)) == value
 
 
-def test_a_model_that_writes_these_numbers_as_text_may_have_them() -> None:
+def test_a_model_that_writes_nan_and_infinity_as_text_may_have_them() -> None:
     serde = ms.serdes.typed(WithNan)
     assert serde.serialize(WithNan(value=float("inf"))) == b'{"value":"Infinity","more":[]}'
 
 
-def test_a_number_alone_is_finite() -> None:
+def test_a_single_number_must_be_finite() -> None:
     assert ms.serdes.typed(float).serialize(1.5) == b"1.5"
     with pytest.raises(SerdeError, match="nan is not JSON"):
         ms.serdes.typed(float).serialize(float("nan"))

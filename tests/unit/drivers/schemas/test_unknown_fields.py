@@ -46,7 +46,7 @@ WHOLE = {
         {**WHOLE, "parent": WHOLE},
         {**WHOLE, "paid": ("shop.Cash", {"cents": 1})},
         {**WHOLE, "paid": {"-type": "shop.Cash", "cents": 1}},
-        {"id": "a", "lines": (), "by": {}},  # what may be null need not be there
+        {"id": "a", "lines": (), "by": {}},  # nullable fields may be missing
     ],
 )
 def test_data_with_known_fields_is_written(data: dict[str, Any]) -> None:
@@ -70,6 +70,6 @@ def test_data_with_an_unknown_field_is_refused(data: dict[str, Any], why: str) -
 
 
 @pytest.mark.parametrize("schema", ['"string"', '["null", "long"]', '{"type": "array", "items": "int"}'])
-def test_data_without_records_has_no_fields(schema: str) -> None:
+def test_data_of_a_schema_without_records_is_not_checked(schema: str) -> None:
     check_of(schema)({"a": 1})
     check_of(schema)("a")

@@ -26,9 +26,9 @@ NOBODY = 65_534
 
 @pytest.fixture
 def server() -> Iterator[ControlServer]:
-    made = ControlServer(lambda question, data: (question, data), b"key", process_directory())
-    yield made
-    made.close()
+    control_server = ControlServer(lambda question, data: (question, data), b"key", process_directory())
+    yield control_server
+    control_server.close()
 
 
 def connected(address: ControlAddress) -> socket.socket:
@@ -37,14 +37,14 @@ def connected(address: ControlAddress) -> socket.socket:
     return line
 
 
-def test_silent_connections_change_nothing(server: ControlServer) -> None:
+def test_silent_connections_do_not_block_requests(server: ControlServer) -> None:
     with ExitStack() as silent:
         for _ in range(SILENT):
             silent.enter_context(connected(server.address))
         assert server.address.ask("plan", 1) == ("plan", 1)
 
 
-def test_who_does_not_prove_the_key_in_time_is_hung_up_on(
+def test_a_client_that_does_not_authenticate_in_time_is_disconnected(
     server: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "_AUTHENTICATION_S", 1)
@@ -53,31 +53,31 @@ def test_who_does_not_prove_the_key_in_time_is_hung_up_on(
             pass
 
 
-def test_who_has_another_key_hears_nothing(server: ControlServer) -> None:
+def test_a_client_with_another_key_gets_no_answer(server: ControlServer) -> None:
     with pytest.raises(Exception, match="digest"):
         ControlAddress(server.address.path, b"another").ask("plan", 1)
     assert server.address.ask("plan", 2) == ("plan", 2)
 
 
-def test_an_answer_may_take_longer_than_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_may_take_longer_than_the_authentication_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "_AUTHENTICATION_S", 1)
-    go_on = os.pipe()
+    release_pipe = os.pipe()
 
     def slow(question: str, data: Any) -> Any:
-        return os.read(go_on[0], 1)
+        return os.read(release_pipe[0], 1)
 
     server = ControlServer(slow, b"key", process_directory())
-    waits = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"])
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"])
     try:
-        ended = Thread(target=lambda: (waits.wait(), os.write(go_on[1], b"x")))
-        ended.start()
+        waiter = Thread(target=lambda: (sleeper.wait(), os.write(release_pipe[1], b"x")))
+        waiter.start()
         assert server.address.ask("plan", 1) == b"x"
-        ended.join()
+        waiter.join()
     finally:
         server.close()
 
 
-def test_the_answer_to_an_interrupted_question_is_not_that_to_the_next(
+def test_the_answer_to_an_interrupted_request_is_not_returned_to_the_next_one(
     server: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receive = control.Connection.recv
@@ -127,13 +127,13 @@ def test_a_forked_process_does_not_share_connections(server: ControlServer) -> N
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_the_socket_goes_with_the_server(server: ControlServer) -> None:
+def test_closing_the_server_removes_its_socket(server: ControlServer) -> None:
     server.close()
     assert not Path(server.address.path).exists()
     assert server.address.ask("plan", 1) is None
 
 
-SERVED = """
+SERVER_PROGRAM = """
 import sys
 from pathlib import Path
 from millstream.drivers.spark.control import ControlServer
@@ -149,15 +149,15 @@ def test_connections_to_runs_that_were_killed_or_have_stopped_are_closed(
     control._IDLE.clear()
     server.address.ask("plan", 1)
     killed = subprocess.Popen(
-        [sys.executable, "-c", SERVED, str(tmp_path)],
+        [sys.executable, "-c", SERVER_PROGRAM, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     with killed:
         assert killed.stdout is not None
-        of_killed = ControlAddress(killed.stdout.readline().strip(), b"key")
-        assert of_killed.ask("plan", 1) == 1
+        killed_address = ControlAddress(killed.stdout.readline().strip(), b"key")
+        assert killed_address.ask("plan", 1) == 1
         killed.kill()
     stopped = ControlServer(lambda question, data: data, b"key", process_directory())
     assert stopped.address.ask("plan", 1) == 1
@@ -173,7 +173,7 @@ def test_connections_to_runs_that_were_killed_or_have_stopped_are_closed(
         started.close()
 
 
-def test_a_connection_that_breaks_is_closed_and_forgotten(server: ControlServer) -> None:
+def test_a_broken_connection_is_closed_and_forgotten(server: ControlServer) -> None:
     server.address.ask("plan", 1)
     (idle,) = control._IDLE[server.address]
     server.close()
@@ -188,14 +188,14 @@ def test_a_connection_that_breaks_is_closed_and_forgotten(server: ControlServer)
 def test_another_user_cannot_connect(server: ControlServer) -> None:
     assert stat.S_IMODE(Path(server.address.path).parent.stat().st_mode) == 0o700
     program = f"import socket; socket.socket(socket.AF_UNIX).connect({server.address.path!r})"
-    tried = subprocess.run(
+    attempt = subprocess.run(
         ["/usr/bin/python3", "-c", program], user=NOBODY, capture_output=True, text=True, check=False
     )
-    assert "PermissionError" in tried.stderr
+    assert "PermissionError" in attempt.stderr
 
 
 class WithArgumentsError(Exception):
-    """As an error of a user's serde: pickle can send it, and nobody can receive it."""
+    """Like an error of a user's serde: it can be pickled, but not unpickled."""
 
     def __init__(self, value: int, expected: str) -> None:
         super().__init__(f"{value} is not {expected}")
@@ -209,7 +209,7 @@ def handled(question: str, data: Any) -> Any:
     return data
 
 
-def test_an_answer_that_cannot_be_sent_is_an_error_and_not_silence() -> None:
+def test_an_answer_that_cannot_be_sent_is_reported_as_an_error() -> None:
     server = ControlServer(handled, b"key", process_directory())
     try:
         with pytest.raises(ControlError, match="objects that cannot be sent to another process"):

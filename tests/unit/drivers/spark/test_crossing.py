@@ -1,4 +1,4 @@
-"""Errors between processes, and the garbage collector's rest."""
+"""Errors that cross process boundaries, and pauses of the garbage collector."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def caught(error: Exception) -> str:
         errors.MillstreamError,
     ],
 )
-def test_an_error_is_found_again_behind_the_jvm(kind: type[errors.MillstreamError]) -> None:
+def test_an_error_is_restored_after_it_has_crossed_the_jvm(kind: type[errors.MillstreamError]) -> None:
     found = find_error(caught(kind('what "happened",\nwhere: äöü 💥')))
     assert type(found) is kind
     assert found.message == 'what "happened",\nwhere: äöü 💥'
 
 
-def test_an_error_brings_its_traceback_and_that_of_its_cause() -> None:
+def test_an_error_keeps_its_traceback_and_that_of_its_cause() -> None:
     def recursive(depth: int) -> int:
         return recursive(depth - 1) if depth else [][depth]
 
@@ -62,11 +62,11 @@ def test_a_long_traceback_is_shortened_in_the_middle() -> None:
     assert ("begin" in text, "end" in text, text.count("\n...\n")) == (True, True, 1)
 
 
-def test_the_text_of_a_crossing_error_can_be_read_by_people() -> None:
+def test_the_text_of_a_crossing_error_is_readable() -> None:
     assert "the topic is gone" in caught(errors.TopicNotFoundError("the topic is gone"))
 
 
-def test_an_error_that_crosses_twice_is_found_as_it_was_first() -> None:
+def test_an_error_that_crosses_twice_keeps_its_first_type() -> None:
     inner = caught(errors.StoreError("inner"))
     found = find_error(caught(errors.SparkRuntimeError(inner)))
     assert found is not None
@@ -74,7 +74,7 @@ def test_an_error_that_crosses_twice_is_found_as_it_was_first() -> None:
     assert isinstance(again, errors.StoreError)
 
 
-def test_an_error_of_an_unknown_kind_is_one_of_this_package() -> None:
+def test_an_error_of_an_unknown_subclass_becomes_a_millstream_error() -> None:
     class HomeMadeError(errors.MillstreamError):
         pass
 
@@ -83,14 +83,14 @@ def test_an_error_of_an_unknown_kind_is_one_of_this_package() -> None:
     assert found.message == "mine"
 
 
-def test_other_errors_pass_as_they_are() -> None:
+def test_other_errors_pass_unchanged() -> None:
     with pytest.raises(KeyError), crossing():
         raise KeyError("x")
     assert find_error("java.lang.OutOfMemoryError") is None
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_is_as_it_was_afterwards(enabled: bool) -> None:
+def test_the_garbage_collector_is_restored_after_a_pause(enabled: bool) -> None:
     def failing_batch() -> None:
         with paused_gc():
             assert not gc.isenabled()

@@ -1,4 +1,4 @@
-"""The name of an executor: what Kubernetes, YARN and standalone workers leave in the environment, and where errors say it."""
+"""The id of an executor: where Kubernetes, YARN and standalone workers provide it, and which errors contain it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ STANDALONE = "http://10.0.0.7:8081/logPage/?appId=app-20260101000000-0000&execut
         ({}, "local"),
     ],
 )
-def test_is_what_the_cluster_calls_it(environment: dict[str, str], executor: str) -> None:
+def test_the_executor_id_comes_from_the_environment_of_the_cluster(
+    environment: dict[str, str], executor: str
+) -> None:
     assert executor_in(environment) == executor
 
 
@@ -40,12 +42,12 @@ class TestErrors:
         assert isinstance(found, ProcessingError)
         return found.message
 
-    def test_of_a_task_say_where_it_ran(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_a_task_name_its_executor_and_host(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskContext, "_taskContext", None)  # so that it is None again afterwards
         TaskContext._setTaskContext(TaskContext())
         assert this_executor() == f"{socket.gethostname()}/7"
         assert self.crossed() == f"function f failed (executor 7 on host {socket.gethostname()})"
 
-    def test_of_the_driver_do_not(self) -> None:
+    def test_of_the_driver_name_no_executor(self) -> None:
         assert where_it_runs() == ""
         assert self.crossed() == "function f failed"

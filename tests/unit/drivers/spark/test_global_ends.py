@@ -1,4 +1,4 @@
-"""Global positions: what the planner writes into an offset, and which tasks receive it."""
+"""End offsets of global tables: what the planner writes into an offset, and which tasks receive it."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def spec(topic: FakeTopic, *, skip_lost: bool = False, known: bool = True) -> So
 
 @pytest.fixture
 def topic() -> FakeTopic:
-    made = FakeTopic(TOPIC, 2)
+    products_topic = FakeTopic(TOPIC, 2)
     for number in range(6):
-        made.write(f"p{number}", "x")
-    return made
+        products_topic.write(f"p{number}", "x")
+    return products_topic
 
 
-def same(topics: Collection[str]) -> bool:
+def not_recreated(topics: Collection[str]) -> bool:
     return False
 
 
 def batch(topic: FakeTopic | None = None, *, topic_id: str = "first") -> BatchPlan:
-    """A plan that sees a topic to its end; without one, a plan that knows of none."""
+    """Return a plan with the end offsets of a topic; without a topic, a plan without end offsets."""
     if topic is None:
         return BatchPlan(BatchId("c", 0), Remembered())
     return BatchPlan(
@@ -73,7 +73,7 @@ def batch(topic: FakeTopic | None = None, *, topic_id: str = "first") -> BatchPl
     )
 
 
-def ends_after(ends: GlobalEnds, start: BatchPlan, recreated: Any = same) -> Offsets | None:
+def ends_after(ends: GlobalEnds, start: BatchPlan, recreated: Any = not_recreated) -> Offsets | None:
     planned = ends.with_ends(batch(), start, recreated)
     assert planned is not None
     return planned.global_ends
@@ -88,20 +88,20 @@ def planned(topic: FakeTopic, start: BatchPlan, **options: Any) -> Any:
 
 
 class TestPlanning:
-    def test_puts_the_ends_into_the_offset(self, topic: FakeTopic) -> None:
+    def test_writes_the_end_offsets_into_the_offset(self, topic: FakeTopic) -> None:
         assert planned(topic, batch()) == topic.ends
         start = batch(topic)
         topic.write("p1", "y")
         assert planned(topic, start) == topic.ends
 
-    def test_adds_nothing_to_other_topologies(self, topic: FakeTopic) -> None:
+    def test_adds_nothing_to_topologies_without_global_tables(self, topic: FakeTopic) -> None:
         topic.available = False
         ends = GlobalEnds(spec(topic, known=False))
         ends.ask()
         assert not ends.unknown(batch())
         assert ends_after(ends, batch()) is None
 
-    def test_goes_on_with_what_it_knew_while_no_broker_answers(self, topic: FakeTopic) -> None:
+    def test_continues_with_the_known_ends_while_no_broker_answers(self, topic: FakeTopic) -> None:
         ends = GlobalEnds(spec(topic))
         start = batch(topic)
         topic.available = False
@@ -110,24 +110,26 @@ class TestPlanning:
         assert not ends.unknown(start)
         assert ends_after(ends, start) == start.global_ends
 
-    def test_waits_for_a_broker_as_long_as_it_knows_nothing(self, topic: FakeTopic) -> None:
+    def test_waits_for_a_broker_until_the_ends_are_known(self, topic: FakeTopic) -> None:
         ends = GlobalEnds(spec(topic))
         assert ends.unknown(batch())
         ends.ask()
         assert not ends.unknown(batch())
 
-    def test_a_topic_that_has_become_shorter_is_an_error(self, topic: FakeTopic) -> None:
+    def test_fails_if_a_topic_has_become_shorter(self, topic: FakeTopic) -> None:
         start = batch(topic)
         topic.entries[0].pop()
         with pytest.raises(OffsetsLostError, match="topic 'products' of a global store ends before"):
             planned(topic, start)
 
-    def test_a_topic_that_has_become_shorter_may_be_read_as_it_is(self, topic: FakeTopic) -> None:
+    def test_accepts_a_shorter_topic_if_lost_records_are_skipped(self, topic: FakeTopic) -> None:
         start = batch(topic)
         topic.entries[0].pop()
         assert planned(topic, start, skip_lost=True) == topic.ends
 
-    def test_a_topic_that_can_be_read_less_far_for_a_moment_is_not_shorter(self, topic: FakeTopic) -> None:
+    def test_does_not_mistake_a_topic_with_an_open_transaction_for_a_shorter_one(
+        self, topic: FakeTopic
+    ) -> None:
         start = batch(topic)
         before = topic.ends
         topic.open_records = [1, 0]
@@ -136,21 +138,21 @@ class TestPlanning:
         after = planned(topic, start)
         assert all(after[partition] >= end for partition, end in before.items())
 
-    def test_a_topic_that_was_made_again_stops_the_planning(self, topic: FakeTopic) -> None:
+    def test_stops_if_a_topic_was_recreated(self, topic: FakeTopic) -> None:
         start = batch(topic)
         topic.entries = [[], []]
         asked: list[set[str]] = []
 
-        def again(topics: Collection[str]) -> bool:
+        def recreated_meanwhile(topics: Collection[str]) -> bool:
             asked.append(set(topics))
             return True
 
         ends = GlobalEnds(spec(topic))
         ends.ask()
-        assert ends.with_ends(batch(), start, again) is None
+        assert ends.with_ends(batch(), start, recreated_meanwhile) is None
         assert asked == [{TOPIC}]
 
-    def test_a_topic_that_was_made_again_before_the_start_is_read_as_it_is(self, topic: FakeTopic) -> None:
+    def test_accepts_a_topic_that_was_recreated_before_the_start(self, topic: FakeTopic) -> None:
         start = batch(topic)
         topic.entries = [[], []]
         topic.id = "second"
@@ -158,19 +160,19 @@ class TestPlanning:
 
 
 class TestReading:
-    def test_takes_what_was_planned(self, topic: FakeTopic) -> None:
+    def test_uses_the_planned_ends(self, topic: FakeTopic) -> None:
         end = batch(topic)
         ends = topic.ends
         topic.write("p1", "y")
         assert global_ends(end, spec(topic)) == {TOPIC: ends}
 
-    def test_a_batch_that_knows_nothing_of_a_table_sees_it_as_it_is(self, topic: FakeTopic) -> None:
+    def test_uses_the_current_ends_if_the_plan_contains_none(self, topic: FakeTopic) -> None:
         assert global_ends(batch(), spec(topic)) == {TOPIC: topic.ends}
 
-    def test_other_topologies_read_nothing_of_it(self, topic: FakeTopic) -> None:
+    def test_uses_no_ends_in_topologies_without_global_tables(self, topic: FakeTopic) -> None:
         assert global_ends(batch(topic), spec(topic, known=False)) is None
 
-    def test_tells_each_task_that_reads_a_table_once(self, topic: FakeTopic) -> None:
+    def test_sends_the_ends_once_to_each_task_that_reads_a_table(self, topic: FakeTopic) -> None:
         known = spec(topic).topology
         tasks = [TaskId(1, 0), TaskId(0, 0), TaskId(1, 1), TaskId(1, 0)]
         rows = [
@@ -198,7 +200,7 @@ class TestReading:
 
 
 class Brokers:
-    """The topics of one cluster. Implements ``TopicReader`` as far as the planner asks."""
+    """The topics of one cluster. Implements ``TopicReader`` as far as the planner needs it."""
 
     def __init__(self, *topics: FakeTopic) -> None:
         self._topics = topics
@@ -222,15 +224,15 @@ class Brokers:
         return {}
 
 
-def test_a_repeated_micro_batch_sees_a_topic_that_was_made_again_as_it_is(topic: FakeTopic) -> None:
+def test_a_repeated_micro_batch_uses_the_current_ends_of_a_recreated_topic(topic: FakeTopic) -> None:
     plan = replace(batch(topic, topic_id="earlier"), global_ends={TOPIC: {0: 40, 1: 40}})
     assert global_ends(plan, spec(topic)) == {TOPIC: topic.ends}
     same_topic = replace(plan, topology=Remembered(topic_ids={TOPIC: topic.id}))
     assert global_ends(same_topic, spec(topic)) == {TOPIC: {0: 40, 1: 40}}
 
 
-class Silent:
-    """An application that lets the planner do as it likes."""
+class SilentApplication:
+    """An application without orders for the planner."""
 
     def ask(self, question: str, data: Any) -> Any:
         return None
@@ -247,9 +249,9 @@ class TestThePlanner:
 
     @pytest.fixture
     def planner(self, brokers: Brokers, topic: FakeTopic) -> Planner:
-        return Planner(replace(spec(topic), broker=brokers, control=Silent()))  # type: ignore[arg-type]
+        return Planner(replace(spec(topic), broker=brokers, control=SilentApplication()))  # type: ignore[arg-type]
 
-    def test_plans_the_table_with_each_micro_batch(
+    def test_plans_the_current_ends_of_the_table_with_each_micro_batch(
         self, planner: Planner, topic: FakeTopic, orders: FakeTopic
     ) -> None:
         begun = planner.next(planner.first())
@@ -260,18 +262,20 @@ class TestThePlanner:
         assert after["global"] == {TOPIC: {str(p): end for p, end in topic.ends.items()}}
         assert after["batch"] == begun["batch"] + 1
 
-    def test_plans_nothing_for_the_table_alone(self, planner: Planner, topic: FakeTopic) -> None:
+    def test_plans_no_micro_batch_for_the_table_alone(self, planner: Planner, topic: FakeTopic) -> None:
         begun = planner.next(planner.first())
         topic.write("p1", "y")
         assert planner.next(begun) is begun
 
-    def test_asks_for_the_table_after_the_inputs(self, planner: Planner, brokers: Brokers) -> None:
+    def test_asks_for_the_ends_of_the_table_after_those_of_the_inputs(
+        self, planner: Planner, brokers: Brokers
+    ) -> None:
         start = planner.first()
         brokers.asked.clear()
         planner.next(start)
         assert brokers.asked.index(TOPIC) > brokers.asked.index("in")
 
-    def test_begins_when_it_knows_the_table(self, planner: Planner, topic: FakeTopic) -> None:
+    def test_starts_when_the_ends_of_the_table_are_known(self, planner: Planner, topic: FakeTopic) -> None:
         start = planner.first()
         topic.available = False
         assert planner.next(start) is start
@@ -279,6 +283,6 @@ class TestThePlanner:
         assert "begin" in planner.next(start)
 
 
-def test_only_parts_that_can_read_a_table_are_told() -> None:
+def test_only_subtopologies_that_read_a_table_have_its_global_store() -> None:
     counting, joining = topology().plan("app").subtopologies
     assert (list(counting.global_stores), list(joining.global_stores)) == ([], ["goods"])

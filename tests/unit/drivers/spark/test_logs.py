@@ -1,4 +1,4 @@
-"""A worker logs as the program does; another process shows it."""
+"""A worker logs with the settings of the program. The tests run a worker in another process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except LookupError:
 """
 
 
-def shown(logs: WorkerLogs, before: str = "") -> str:
+def log_output(logs: WorkerLogs, before: str = "") -> str:
     pickled = base64.b64encode(pickle.dumps(logs)).decode()
     command = [sys.executable, "-c", WORKER.replace("BEFORE", before), pickled]
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
@@ -41,29 +41,30 @@ def worker_logs(*, as_json: bool = False, least: int = logging.NOTSET) -> Worker
     return WorkerLogs((("", logging.WARNING), ("program", logging.DEBUG)), as_json, least, 0)
 
 
-def test_lines_say_when_how_serious_who_and_which_task() -> None:
-    first, second, *error = shown(worker_logs()).splitlines()
+def test_lines_contain_time_level_logger_process_and_task() -> None:
+    first, second, *error = log_output(worker_logs()).splitlines()
     line = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} DEBUG program\.part \[pid \d+, task 0_3\]: details of it"
     assert re.fullmatch(line, first)
     assert second.endswith("task 0_3]: shown")
     assert error[-1] == "LookupError: x"
 
 
-def test_json_has_the_same_with_the_traceback() -> None:
-    first, second, error = map(json.loads, shown(worker_logs(as_json=True)).splitlines())
+def test_json_lines_contain_the_same_facts_and_the_traceback() -> None:
+    first, second, error = map(json.loads, log_output(worker_logs(as_json=True)).splitlines())
     assert (first["level"], first["logger"], first["message"]) == ("debug", "program.part", "details of it")
     assert (second["task"], isinstance(second["process"], int)) == ("0_3", True)
     assert error["traceback"].endswith("LookupError: x")
 
 
-def test_quiet_shows_warnings_and_errors() -> None:
-    assert "details" not in shown(worker_logs(least=logging.WARNING))
-    assert "shown" in shown(worker_logs(least=logging.WARNING))
+def test_quiet_logging_shows_only_warnings_and_errors() -> None:
+    assert "details" not in log_output(worker_logs(least=logging.WARNING))
+    assert "shown" in log_output(worker_logs(least=logging.WARNING))
 
 
-def test_a_worker_that_has_a_handler_is_left_as_it_is() -> None:
+def test_a_worker_with_its_own_handler_is_not_changed() -> None:
     assert (
-        shown(worker_logs(), "logging.basicConfig(format='own %(message)s')").splitlines()[0] == "own shown"
+        log_output(worker_logs(), "logging.basicConfig(format='own %(message)s')").splitlines()[0]
+        == "own shown"
     )
 
 
@@ -84,7 +85,7 @@ def test_the_program_reports_the_levels_that_it_has_set(monkeypatch: pytest.Monk
     assert not [name for name in dict(current.levels) if name.startswith("py4j")]
 
 
-def test_the_program_itself_stays_as_it_is() -> None:
+def test_the_logging_of_the_program_itself_is_not_changed() -> None:
     before = logging.getLogger().handlers[:]
     WorkerLogs.of_this_process().apply()
     assert logging.getLogger().handlers == before

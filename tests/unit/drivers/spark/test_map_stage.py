@@ -1,4 +1,4 @@
-"""The part in front of a shuffle, as a reader runs it."""
+"""The part of a topology in front of the shuffle, as a reader runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unit.helpers import Meeting, records
 TASK = TaskId(0, 0)
 
 
-def ran(mapper: Any, threads: int) -> tuple[list[Any], TaskReport]:
+def run_stage(mapper: Any, threads: int) -> tuple[list[Any], TaskReport]:
     """Run two chunks of records of one range, and return the output rows and the report."""
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(mapper).group_by(lambda key, value: value[0]).count()
@@ -46,17 +46,17 @@ def ran(mapper: Any, threads: int) -> tuple[list[Any], TaskReport]:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_threads_of_its_task_are_in_a_function_at_once_and_give_what_one_gives(count: int) -> None:
-    alone, _ = ran(lambda value: f"{value}!", 1)
-    together, report = ran(Meeting(count), count)
+def test_threads_call_a_function_concurrently_and_yield_the_rows_of_one_thread(count: int) -> None:
+    alone, _ = run_stage(lambda value: f"{value}!", 1)
+    together, report = run_stage(Meeting(count), count)
     assert together == alone
     assert report.threads is not None
     assert (len(report.threads.executed), sum(report.threads.executed)) == (count, 8)
     assert min(report.threads.executed) > 0
 
 
-def when(record: Any, partition_time: int) -> int:
-    """Extract as ``docs/concepts/time.md`` does."""
+def event_time(record: Any, partition_time: int) -> int:
+    """Extract timestamps like the example in ``docs/concepts/time.md``."""
     return int(record.value.split(":")[0]) if ":" in record.value else partition_time
 
 
@@ -64,7 +64,7 @@ def extracted(cuts: list[int]) -> list[int]:
     """Return the timestamps of records that several micro-batches read; each starts with the state that the previous one left."""
     values = ["50:a", "20:b", "c", "d", "70:e", "f", "60:g", "h"]
     builder = ms.StreamsBuilder()
-    builder.stream("in", timestamp=when).to("out")
+    builder.stream("in", timestamp=event_time).to("out")
     plan = builder.build().plan("app")
     layout = lay_out(plan, {"in": 1})
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), ms.ErrorPolicies(), {"out": 1})
@@ -88,16 +88,16 @@ def extracted(cuts: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [2], [3, 5], [1, 2, 3, 4, 5, 6, 7]])
-def test_partition_time_goes_on_over_micro_batches(cuts: list[int]) -> None:
+def test_partition_time_continues_across_micro_batches(cuts: list[int]) -> None:
     assert extracted(cuts) == [50, 20, 50, 50, 70, 70, 60, 70]
 
 
-def test_a_part_without_an_extractor_keeps_nothing() -> None:
-    _, report = ran(lambda value: f"{value}!", 1)
+def test_a_stage_without_a_timestamp_extractor_reports_no_partition_times() -> None:
+    _, report = run_stage(lambda value: f"{value}!", 1)
     assert report.times == {}
 
 
-def test_in_front_of_what_finishes_later_offsets_say_the_micro_batch_and_nothing_is_committable() -> None:
+def test_offsets_in_front_of_async_operators_contain_the_micro_batch_and_are_not_committed() -> None:
     builder = ms.StreamsBuilder()
     doubled = builder.stream("in").flat_map_values(lambda value: [value, value])
     doubled.repartition(name="again", partitions=1).map_values_async(str.upper).to("out")

@@ -1,4 +1,4 @@
-"""What processes of the Spark driver get of a topology: enough to plan, and nothing that a user wrote."""
+"""What processes of the Spark driver receive of a topology: enough to plan, and no code of the user."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TopologySpec:
     )
 
 
-def test_an_outline_plans_as_the_topology_does(spec: TopologySpec) -> None:
+def test_an_outline_has_the_same_plan_as_its_topology(spec: TopologySpec) -> None:
     planned = from_outline(outline(spec))
     assert planned.layout == spec.layout
     assert planned.plan.store_fingerprints() == spec.plan.store_fingerprints()
@@ -69,7 +69,7 @@ def test_an_outline_plans_as_the_topology_does(spec: TopologySpec) -> None:
     assert isinstance(planned.app_config["of"], LeftOut)
 
 
-def test_an_outline_needs_nothing_of_the_users(spec: TopologySpec) -> None:
+def test_an_outline_can_be_read_without_the_code_of_the_user(spec: TopologySpec) -> None:
     """Another process, which cannot import the module, reads it."""
     program = (
         "import sys; from millstream.drivers.spark.outline import from_outline\n"
@@ -82,15 +82,17 @@ def test_an_outline_needs_nothing_of_the_users(spec: TopologySpec) -> None:
     assert b"counts" in read.stdout
 
 
-def test_what_is_left_out_says_so_when_it_is_called() -> None:
+def test_a_function_that_was_left_out_raises_an_error_when_it_is_called() -> None:
     def helper() -> None: ...
 
-    left = from_outline(outline({"f": helper}))["f"]
+    placeholder = from_outline(outline({"f": helper}))["f"]
     with pytest.raises(TypeError, match=r"helper is not known while a topology is only planned"):
-        left()
+        placeholder()
 
 
-def test_the_driver_imports_what_the_program_could(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_can_import_the_modules_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A clock, or a callback of Kafka's clients, is called where micro-batches are planned."""
     (tmp_path / "shop_clock.py").write_text("def noon(): return 12\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -106,9 +108,9 @@ def test_the_driver_imports_what_the_program_could(tmp_path: Path, monkeypatch: 
     assert in_driver(option)() == 12
 
 
-def test_a_source_spec_is_planned_by_its_outline(spec: TopologySpec) -> None:
-    nothing: object = None
-    source = SourceSpec(spec, nothing, nothing, nothing, 1, 1, 3, "earliest", Initialization())  # type: ignore[arg-type]
+def test_a_source_spec_is_planned_with_its_outline(spec: TopologySpec) -> None:
+    unused: object = None
+    source = SourceSpec(spec, unused, unused, unused, 1, 1, 3, "earliest", Initialization())  # type: ignore[arg-type]
     option = source.to_option()
     assert SourceSpec.planning(option).readers == 3
     assert isinstance(SourceSpec.planning(option).topology.app_config["of"], LeftOut)

@@ -1,4 +1,4 @@
-"""Murmur2 over a column, against the hash of one key."""
+"""Murmur2 over a column, compared with the hash of a single key."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ KEYS = [
 ]
 
 
-def test_hashes_as_one_key_at_a_time() -> None:
+def test_a_column_is_hashed_like_single_keys() -> None:
     assert murmur2(pa.array(KEYS, pa.binary())).tolist() == [murmur2_of_one(key) for key in KEYS]
 
 
 @pytest.mark.parametrize("ranges", [1, 4, 16, 256])
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
-def test_finds_the_ranges_of_a_column(kind: pa.DataType, ranges: int) -> None:
+def test_the_key_ranges_of_a_column_equal_those_of_single_keys(kind: pa.DataType, ranges: int) -> None:
     assert ranges_of(pa.array(KEYS, kind), ranges).tolist() == [range_of(key, ranges) for key in KEYS]
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 3), (4, 3), (9, 1), (5, 0), (0, 10)])
-def test_hashes_a_slice_of_a_column(start: int, length: int) -> None:
+def test_a_slice_of_a_column_is_hashed_like_single_keys(start: int, length: int) -> None:
     part = pa.array(KEYS, pa.binary()).slice(start, length)
     assert murmur2(part).tolist() == [murmur2_of_one(key) for key in KEYS[start : start + length]]
 
 
 @pytest.mark.parametrize("keys", [[], [b""], [None], [None, b"", None]])
-def test_hashes_nothing_and_nulls(keys: list[bytes | None]) -> None:
+def test_nulls_are_hashed_like_empty_keys(keys: list[bytes | None]) -> None:
     assert murmur2(pa.array(keys, pa.binary())).tolist() == [murmur2_of_one(b"")] * len(keys)
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 64])
-def test_splits_by_the_partition_that_java_would_choose(partitions: int) -> None:
+def test_records_are_split_by_the_partition_that_java_chooses(partitions: int) -> None:
     records = Records(KEYS * 3, [b"%d" % n for n in range(30)], list(range(30)))
     parts = split_by_partition(to_arrow(records), partitions)
     assert [number for number, _ in parts] == sorted({partition_of(key, partitions) for key in KEYS})
@@ -59,12 +59,12 @@ def test_splits_by_the_partition_that_java_would_choose(partitions: int) -> None
     assert sum(part.num_rows for _, part in parts) == 30
 
 
-def test_null_keys_go_where_the_empty_key_goes() -> None:
+def test_null_keys_go_to_the_partition_of_the_empty_key() -> None:
     ((number, part),) = split_by_partition(to_arrow(Records([None, b""], [b"1", b"2"], [1, 2])), 9)
     assert (number, part.column("value").to_pylist()) == (partition_of(b"", 9), [b"1", b"2"])
 
 
-def test_a_partition_that_was_chosen_goes_before_that_of_the_key() -> None:
+def test_an_explicit_partition_takes_precedence_over_that_of_the_key() -> None:
     records = Records([b"a"] * 4, [b"1", b"2", b"3", b"4"], [1, 2, 3, 4])
     records.partitions = [2, 0, -1, 2]
     parts = {n: part.column("value").to_pylist() for n, part in split_by_partition(to_arrow(records), 3)}

@@ -1,4 +1,4 @@
-"""The names of PySpark that Millstream uses and that are no public interface: a canary for each PySpark that comes."""
+"""The names of PySpark that Millstream uses although they are not public: a canary for each new PySpark release."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ PRIVATE_MODULES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "pyspark.sql.streaming.proto.StateMessage_pb2": ((), "the fork server imports it, or each worker does"),
 }
-"""Per module what is used of it, and what for."""
+"""Per module, the names that are used and what they are used for."""
 
 PRIVATE_ATTRIBUTES: Final[dict[str, tuple[type, str]]] = {
     "_active_spark_context": (SparkContext, "a session that is active in another thread is found"),
@@ -81,7 +81,7 @@ PRIVATE_ATTRIBUTES: Final[dict[str, tuple[type, str]]] = {
     "_get_j_spark_session_class": (SparkSession, "a query is started in any thread"),
     "_streamingCheckpointManager": (SparkSession, "millstream rescale moves the state"),
 }
-"""Per attribute the class that has it, and what it is used for."""
+"""Per attribute, its class and what it is used for."""
 
 SET_IN_CONSTRUCTORS: Final[dict[str, tuple[str, str]]] = {
     "_jsc": (
@@ -95,7 +95,7 @@ SET_IN_CONSTRUCTORS: Final[dict[str, tuple[str, str]]] = {
         "checkpoints are read on other file systems, queries are started in any thread",
     ),
 }
-"""Attributes of an instance, with the module that sets them, and what they are used for."""
+"""Per attribute of an instance, the module that sets it and what it is used for."""
 
 IN_THE_JVM: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sql/classic/SparkSession": (("sessionState", "setActiveSession"), "a query is started in any thread"),
@@ -114,7 +114,7 @@ IN_THE_JVM: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 }
 """Classes of Spark below ``org/apache/spark``, methods that are called through py4j, and what they are used for."""
 
-OF_OTHERS: Final = {
+STANDARD_LIBRARY_NAMES: Final = {
     "_is_protocol",
     "_asdict",
     "_exit",
@@ -123,19 +123,19 @@ OF_OTHERS: Final = {
     "_replace",
     "_set_running_loop",
 }
-"""What Python's own library calls so."""
+"""Private names of Python's standard library."""
 
 ROOT: Final = Path(millstream.__file__).parent
 
 
 @cache
 def trees() -> list[ast.Module]:
-    """Parse the package, which takes seconds: not when tests are collected, which each process of a run does."""
+    """Parse the package. This takes seconds, so it is not done while each process of a test run collects the tests."""
     return [ast.parse(file.read_text()) for file in sorted(ROOT.rglob("*.py"))]
 
 
 @pytest.mark.parametrize("module", PRIVATE_MODULES)
-def test_modules_and_what_is_used_of_them_are_there(module: str) -> None:
+def test_used_modules_and_their_used_names_exist(module: str) -> None:
     names, breaks = PRIVATE_MODULES[module]
     try:
         found = importlib.import_module(module)
@@ -146,34 +146,34 @@ def test_modules_and_what_is_used_of_them_are_there(module: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRIVATE_ATTRIBUTES)
-def test_attributes_of_classes_are_there(name: str) -> None:
+def test_used_attributes_of_classes_exist(name: str) -> None:
     owner, breaks = PRIVATE_ATTRIBUTES[name]
     assert hasattr(owner, name), f"this PySpark has no {owner.__name__}.{name}, so this breaks: {breaks}"
 
 
 @pytest.mark.parametrize("name", SET_IN_CONSTRUCTORS)
-def test_attributes_of_instances_are_set(name: str) -> None:
+def test_used_attributes_of_instances_are_set(name: str) -> None:
     module, breaks = SET_IN_CONSTRUCTORS[name]
     source = Path(importlib.import_module(module).__file__ or "").read_text()
     is_set = f"self.{name} = " in source or f"self.{name}: " in source
     assert is_set, f"{module} of this PySpark does not set {name}, so this breaks: {breaks}"
 
 
-def test_classes_and_methods_of_the_jvm_are_there() -> None:
-    """A class file names its methods."""
+def test_used_classes_and_methods_of_the_jvm_exist() -> None:
+    """A class file contains the names of its methods."""
     found: dict[str, bytes] = {}
     for jar in Path(pyspark.__file__).parent.glob("jars/spark-*.jar"):
         with zipfile.ZipFile(jar) as archive:
-            wanted = {f"org/apache/spark/{name}.class": name for name in IN_THE_JVM}
-            inside = wanted.keys() & set(archive.namelist())
-            found.update({wanted[entry]: archive.read(entry) for entry in inside})
+            names_by_entry = {f"org/apache/spark/{name}.class": name for name in IN_THE_JVM}
+            inside = names_by_entry.keys() & set(archive.namelist())
+            found.update({names_by_entry[entry]: archive.read(entry) for entry in inside})
     for name, (methods, breaks) in IN_THE_JVM.items():
         assert name in found, f"this Spark has no class {name}, so this breaks: {breaks}"
         missing = [method for method in methods if method.encode() not in found[name]]
         assert not missing, f"this Spark has no {missing} in {name}, so this breaks: {breaks}"
 
 
-def test_no_other_class_of_the_jvm_is_named() -> None:
+def test_no_unlisted_class_of_the_jvm_is_used() -> None:
     named = {
         node.value.removeprefix("org.apache.spark.").replace(".", "/")
         for tree in trees()
@@ -183,15 +183,15 @@ def test_no_other_class_of_the_jvm_is_named() -> None:
     assert named <= set(IN_THE_JVM)
 
 
-def test_the_launcher_of_the_jvm_takes_arguments_for_its_process() -> None:
+def test_the_launcher_of_the_jvm_accepts_arguments_for_its_process() -> None:
     assert {"conf", "popen_kwargs"} <= set(launch_gateway.__code__.co_varnames)
 
 
-def test_no_other_module_is_used() -> None:
+def test_no_unlisted_module_is_used() -> None:
     assert set(_modules()) - PUBLIC_MODULES == set(PRIVATE_MODULES)
 
 
-def test_no_other_private_attribute_is_used() -> None:
+def test_no_unlisted_private_attribute_is_used() -> None:
     own = {name for tree in trees() for name in _defined(tree)}
     used = {
         node.attr
@@ -205,7 +205,7 @@ def test_no_other_private_attribute_is_used() -> None:
     used |= {name for tree in trees() for name in _looked_up(tree)}
     known = {*PRIVATE_ATTRIBUTES, *SET_IN_CONSTRUCTORS} - {"pythonExec"}
     # the codes of librdkafka's own errors begin with an underscore, and are public
-    assert {name for name in used - own - OF_OTHERS if not hasattr(KafkaError, name)} <= known
+    assert {name for name in used - own - STANDARD_LIBRARY_NAMES if not hasattr(KafkaError, name)} <= known
     assert known <= used
 
 

@@ -1,4 +1,4 @@
-"""The sink tells the application whether what it sent belongs to the state that Spark commits."""
+"""The sink tells the application whether an earlier attempt at a micro-batch may have sent other records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.drivers.spark.sink import KafkaStreamWriter, SinkSpec
 
 
 class Publisher:
-    """Sends exactly once: only the first attempt at a micro-batch."""
+    """An exactly-once publisher: only the first delivering attempt at a micro-batch sends records."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -39,7 +39,7 @@ class Publisher:
 
 
 class Application:
-    """Notes the committed micro-batches."""
+    """An application that records the committed micro-batches."""
 
     def __init__(self) -> None:
         self.batches: list[CommittedBatch] = []
@@ -49,7 +49,7 @@ class Application:
         self.batches.append(data)
 
 
-class Context:
+class FakeTaskContext:
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
 
@@ -71,18 +71,18 @@ def output(batch: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_an_attempt_after_another_that_may_have_sent_is_reported(
+def test_an_attempt_after_one_that_may_have_sent_records_is_reported_as_repeated(
     exactly_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, application = Publisher(), Application()
-    known: Any = (publisher if exactly_once else None, frozenset(["in"]), application)
-    spec = SinkSpec(*known)
+    arguments: Any = (publisher if exactly_once else None, frozenset(["in"]), application)
+    spec = SinkSpec(*arguments)
     monkeypatch.setattr(sink, "in_executor", lambda option: spec)
     monkeypatch.setattr(sink, "in_driver", lambda option: application)
     writer = KafkaStreamWriter("")
 
     def write(batch: int, attempt: int) -> Any:
-        monkeypatch.setattr(sink.TaskContext, "get", lambda: Context(attempt))
+        monkeypatch.setattr(sink.TaskContext, "get", lambda: FakeTaskContext(attempt))
         written = writer.write(iter([output(batch)]))
         return pickle.loads(pickle.dumps(written))
 

@@ -1,4 +1,4 @@
-"""What crosses between processes: records and rows."""
+"""Records and rows as they are sent between processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_records_are_read_as_they_were_written(records: Records) -> None:
     assert all(type(number) is int for number in (*read.timestamps, *read.offsets))
 
 
-def test_columns_that_nobody_needs_are_left_out() -> None:
+def test_columns_without_content_are_left_out() -> None:
     assert wire.to_arrow(Records([b"a"], [b"v"], [1])).schema.names == ["key", "value", "timestamp"]
 
 

@@ -1,4 +1,4 @@
-"""Automatic workers take the load of micro-batches and of times without one, and wait for each change."""
+"""Automatic workers measure the load of micro-batches and of idle times, and wait until each change is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.drivers.spark.executor import measures
 from millstream.edge.application.auto_workers import AutoWorkers
 
 
-class Running:
+class FakeApplication:
     """An application on two cores whose clock is set by the test."""
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ class Running:
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running()
-    yield made
-    made.auto.close()
+def running() -> Iterator[FakeApplication]:
+    application = FakeApplication()
+    yield application
+    application.auto.close()
 
 
-def test_a_change_holds_the_next_micro_batch_and_is_applied(running: Running) -> None:
+def test_a_change_delays_the_next_micro_batch_and_is_applied(running: FakeApplication) -> None:
     assert [running.batch(4, waiting=10) for _ in range(3)] == [False, False, True]
     assert running.changes.get(timeout=30).workers == 2
 
 
-def test_the_first_commit_after_a_change_ends_it(running: Running) -> None:
+def test_the_first_commit_after_a_change_ends_it(running: FakeApplication) -> None:
     while not running.batch(4, waiting=10):
         pass
     assert running.changes.get(timeout=30).workers == 2
@@ -61,7 +61,7 @@ def test_the_first_commit_after_a_change_ends_it(running: Running) -> None:
     assert idle_s == 61 - 1  # the duration of the change
 
 
-def test_time_without_micro_batches_is_counted_by_seconds(running: Running) -> None:
+def test_time_without_micro_batches_is_counted_in_seconds(running: FakeApplication) -> None:
     while not running.batch(4, waiting=10):
         pass
     running.changes.get(timeout=30)

@@ -1,4 +1,4 @@
-"""Changes of a running application, with Spark's query and the checkpoint left out: edits and numbers of workers."""
+"""Changes of a running application, without Spark's query and without a checkpoint: edits and numbers of workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millstream.edge.checkpoint.continuity import continuity
 from millstream.edge.control.flow_control import FlowControl
 
 
-class Query:
+class FakeQuery:
     """A streaming query without Spark."""
 
     isActive = True  # noqa: N815 - Spark's name
@@ -33,7 +33,7 @@ class Query:
     def exception(self) -> None: ...
 
 
-class Running:
+class FakeRunningApplication:
     """An application whose query runs, with a checkpoint of the given positions."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Running:
         state = ApplicationState()
         state.on(Event.FIRST_BATCH_COMMITTED)
         self.query = ReplaceableQuery(state, lambda error: error, print)  # type: ignore[arg-type, return-value]
-        self.query.current, self.query.launch = Query(), self._launch  # type: ignore[assignment]
+        self.query.current, self.query.launch = FakeQuery(), self._launch  # type: ignore[assignment]
         self.launched: list[list[str]] = []
         self._run: Any = SimpleNamespace(
             state=state,
@@ -69,20 +69,24 @@ class Running:
         self._run.plan = self.application.plan
         self.launched.append(sorted(self.application.plan.store_fingerprints()))
         self.query.first_batch.set()
-        return Query()
+        return FakeQuery()
 
 
 @pytest.fixture(autouse=True)
 def positions(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[int, int]]]:
     """The positions of the checkpoint."""
-    found: dict[str, dict[int, int]] = {}
+    checkpoint_positions: dict[str, dict[int, int]] = {}
 
     def remembered(plan: Plan, *_: Any, **options: Any) -> Any:
-        made = continuity(plan, None, {}, **options)
-        return replace(made, remembered=replace(made.remembered, positions=found)) if found else made
+        result = continuity(plan, None, {}, **options)
+        return (
+            replace(result, remembered=replace(result.remembered, positions=checkpoint_positions))
+            if checkpoint_positions
+            else result
+        )
 
     monkeypatch.setattr(launching, "continuity", remembered)
-    return found
+    return checkpoint_positions
 
 
 def counting(store: str, topic: Any = "orders") -> ms.Topology:
@@ -91,9 +95,9 @@ def counting(store: str, topic: Any = "orders") -> ms.Topology:
     return builder.build()
 
 
-def test_changes_that_are_made_together_follow_each_other(tmp_path: Path) -> None:
-    """A change of the workers, planned before an edit was done, undid the edit; both reported success."""
-    running = Running(counting("old"), {"orders": 2}, tmp_path, parallelism={"orders": 2})
+def test_concurrent_changes_are_applied_one_after_the_other(tmp_path: Path) -> None:
+    """A change of the workers that was planned before an edit was done used to undo the edit, and both reported success."""
+    running = FakeRunningApplication(counting("old"), {"orders": 2}, tmp_path, parallelism={"orders": 2})
     edit = threading.Thread(target=running.edit, args=(counting("new"),))
     workers = threading.Thread(target=running.change, args=(running.application._set_workers, 4))
     edit.start()
@@ -109,11 +113,11 @@ def test_changes_that_are_made_together_follow_each_other(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_workers_are_not_automatic_after_the_end(
+def test_automatic_workers_are_not_started_for_an_application_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    """A thread that measures the load was started for an application that had failed, and never ended."""
-    running = Running(counting("counts"), {"orders": 2}, tmp_path, parallelism="auto")
+    """A thread that measures the load used to be started for a failed application, and never ended."""
+    running = FakeRunningApplication(counting("counts"), {"orders": 2}, tmp_path, parallelism="auto")
     running._run.auto_workers = SimpleNamespace(close=lambda: None)
     monkeypatch.setattr(running.application, "_auto_workers", lambda _: "a new thread")
 
@@ -128,21 +132,21 @@ def test_workers_are_not_automatic_after_the_end(
     assert running._run.auto_workers == (None if ends else "a new thread")
 
 
-def test_an_edit_of_topics_with_a_pattern_still_reads_them(tmp_path: Path) -> None:
+def test_an_edit_still_reads_the_topics_of_a_pattern(tmp_path: Path) -> None:
     topology = counting("counts", re.compile("orders-.*"))
-    running = Running(topology, {"orders-eu": 2, "orders-us": 2}, tmp_path)
+    running = FakeRunningApplication(topology, {"orders-eu": 2, "orders-us": 2}, tmp_path)
     assert str(running.edit(topology, preview=True)) == "keeps counts"
 
 
 @pytest.mark.parametrize("setting", ["fail", "wait"])
-def test_an_edit_takes_uneven_partitions_as_a_start_does(
+def test_an_edit_treats_uneven_partitions_like_a_start(
     tmp_path: Path, positions: dict[str, dict[int, int]], setting: str
 ) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("orders").join(builder.table("clicks"), lambda order, click: order + click).to("out")
     positions.update({topic: {0: 1, 1: 1} for topic in ("orders", "clicks")})
     existing = {"orders": 2, "clicks": 3, "out": 1}
-    running = Running(builder.build(), existing, tmp_path, on_uneven_partitions=setting)
+    running = FakeRunningApplication(builder.build(), existing, tmp_path, on_uneven_partitions=setting)
     if setting == "wait":
         assert "keeps" in str(running.edit(builder.build(), preview=True))
     else:
@@ -172,12 +176,12 @@ class TestAnEditThatRemovesInternalTopics:
     def test_holds_back_all_other_topics_until_it_is_done(
         self, flow_control: FlowControl, plans: list[Plan]
     ) -> None:
-        """A topic that was no longer read could not be resumed, and then no topic was."""
+        """A topic that is no longer read cannot be resumed. This error used to prevent that the other topics were resumed."""
         with emptied(flow_control, dict, *plans):
             assert flow_control.limits.unread == {"orders", "clicks"}
         assert flow_control.limits.unread == set()
 
-    def test_leaves_what_is_paused_meanwhile_paused(
+    def test_does_not_resume_topics_that_are_paused_meanwhile(
         self, flow_control: FlowControl, plans: list[Plan]
     ) -> None:
         with emptied(flow_control, dict, *plans):
@@ -188,10 +192,10 @@ class TestAnEditThatRemovesInternalTopics:
 
 
 def test_topics_that_an_edit_no_longer_reads_are_not_paused_afterwards(tmp_path: Path) -> None:
-    """They could not be resumed, and a later edit that reads them again found them paused."""
+    """They could not be resumed, and they were still paused when a later edit read them again."""
     builder = ms.StreamsBuilder()
     builder.stream(["orders", "clicks"]).group_by_key().count(store="old")
-    running = Running(builder.build(), {"orders": 2, "clicks": 2}, tmp_path)
+    running = FakeRunningApplication(builder.build(), {"orders": 2, "clicks": 2}, tmp_path)
     flow_control: FlowControl = running._run.flow_control
     flow_control.pause(["orders", "clicks"], keep=True)
     flow_control.throttle("clicks", 5)

@@ -14,8 +14,8 @@ from millstream.edge.application.periodic_task import PeriodicTask
 _WAIT_S = 60
 
 
-class Work:
-    """Fails as the test says, once per error."""
+class FailingWork:
+    """Work that raises each of the given errors once."""
 
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
@@ -29,26 +29,26 @@ class Work:
 
 @pytest.fixture
 def tasks() -> Iterator[list[PeriodicTask]]:
-    made: list[PeriodicTask] = []
-    yield made
-    for task in made:
+    started: list[PeriodicTask] = []
+    yield started
+    for task in started:
         task.close()
 
 
 @pytest.mark.parametrize(
     "error", [MillstreamError("not permitted now"), RuntimeError("a bug"), BrokerUnavailableError("away")]
 )
-def test_work_goes_on_after_a_failure(error: Exception, tasks: list[PeriodicTask]) -> None:
-    work = Work(error, error)
+def test_work_continues_after_a_failure(error: Exception, tasks: list[PeriodicTask]) -> None:
+    work = FailingWork(error, error)
     tasks.append(PeriodicTask(work, 0.01))
     assert [work.calls.get(timeout=_WAIT_S) for _ in range(4)] == [2, 1, 0, 0]
 
 
-def test_a_failure_that_lasts_is_a_warning_once(
+def test_a_lasting_failure_is_logged_once(
     tasks: list[PeriodicTask], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "millstream.application"):
-        work = Work(*[MillstreamError("topic 'in': not permitted")] * 3, MillstreamError("another"))
+        work = FailingWork(*[MillstreamError("topic 'in': not permitted")] * 3, MillstreamError("another"))
         tasks.append(PeriodicTask(work, 0.01))
         while work.calls.get(timeout=_WAIT_S):
             pass

@@ -1,4 +1,4 @@
-"""The query of an application is replaced while the broker is away."""
+"""Replacing the query of an application: without a broker, after errors, and while the application is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
-class Query:
+class FakeQuery:
     """A query of Spark between two micro-batches."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -40,7 +40,7 @@ class Query:
         self.isActive = False
 
 
-class Application:
+class FakeApplication:
     """An application whose query is replaced, and its broker.
 
     Attributes:
@@ -48,7 +48,7 @@ class Application:
         states: The states of the application when these launches began.
     """
 
-    def __init__(self, first: Query, *, starting: bool = False) -> None:
+    def __init__(self, first: FakeQuery, *, starting: bool = False) -> None:
         self.state = ApplicationState()
         if not starting:
             self.state.on(Event.FIRST_BATCH_COMMITTED)
@@ -77,7 +77,7 @@ class Application:
             self.state.on(self.ends_with)
         if self.commits:
             self.query.first_batch.set()
-        return cast("StreamingQuery", Query())
+        return cast("StreamingQuery", FakeQuery())
 
 
 AWAY = BrokerUnavailableError("away")
@@ -89,7 +89,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_restart_waits_until_a_broker_answers() -> None:
-    application = Application(first := Query())
+    application = FakeApplication(first := FakeQuery())
     application.attempts = [AWAY, AWAY, None]
     application.query.restart("a topic has changed")
     assert application.errors == []
@@ -99,15 +99,15 @@ def test_a_restart_waits_until_a_broker_answers() -> None:
 
 
 def test_a_query_that_lost_a_process_is_started_when_a_broker_answers() -> None:
-    application = Application(first := Query(RuntimeError("a process was lost")))
+    application = FakeApplication(first := FakeQuery(RuntimeError("a process was lost")))
     application.attempts = [AWAY, None]
     application.query.recover()
     assert application.errors == []
     assert application.query.current is not first
 
 
-def test_a_process_lost_in_the_first_micro_batch_is_replaced() -> None:
-    application = Application(first := Query(RuntimeError("a process was lost")), starting=True)
+def test_a_query_that_lost_a_process_in_the_first_micro_batch_is_replaced() -> None:
+    application = FakeApplication(first := FakeQuery(RuntimeError("a process was lost")), starting=True)
     application.attempts = [AWAY, None]
     application.query.recover()
     assert application.errors == []
@@ -115,8 +115,8 @@ def test_a_process_lost_in_the_first_micro_batch_is_replaced() -> None:
     assert application.query.current is not first
 
 
-def test_an_application_that_has_ended_is_not_started_again() -> None:
-    application = Application(first := Query(RuntimeError("a process was lost")))
+def test_the_query_of_an_application_that_has_ended_is_not_replaced() -> None:
+    application = FakeApplication(first := FakeQuery(RuntimeError("a process was lost")))
     application.state.on(Event.STOP_REQUESTED)
     application.query.recover()
     assert application.query.current is first
@@ -131,12 +131,12 @@ def crossed(error: MillstreamError) -> Exception:
 
 @pytest.mark.parametrize("error", [TopicNotFoundError("no such topic"), OffsetsLostError("it ends before")])
 @pytest.mark.parametrize("changed", [True, False])
-def test_a_query_that_met_a_deleted_topic_of_a_pattern_is_started_again(
+def test_a_query_that_failed_at_a_deleted_topic_of_a_pattern_is_replaced(
     error: MillstreamError, changed: bool
 ) -> None:
-    """It ended the application, and the next start continued without the topic."""
+    """The error used to end the application, and the next start continued without the topic."""
     asked: list[bool] = []
-    application = Application(first := Query(crossed(error)))
+    application = FakeApplication(first := FakeQuery(crossed(error)))
     application.query.topics_changed = lambda: asked.append(changed) or changed
     application.attempts = [AWAY, None]
     for _ in range(2):
@@ -146,22 +146,22 @@ def test_a_query_that_met_a_deleted_topic_of_a_pattern_is_started_again(
     assert asked == [changed], "the broker is asked once"
 
 
-def test_topics_do_not_matter_to_other_errors() -> None:
-    application = Application(first := Query(crossed(MillstreamError("a bug"))))
+def test_changed_topics_do_not_make_other_errors_recoverable() -> None:
+    application = FakeApplication(first := FakeQuery(crossed(MillstreamError("a bug"))))
     application.query.topics_changed = lambda: True
     application.query.recover()
     assert application.query.current is first
 
 
 def test_any_other_error_ends_the_application() -> None:
-    application = Application(Query())
+    application = FakeApplication(FakeQuery())
     application.attempts = [AWAY, MillstreamError("refused"), None]
     application.query.restart("a topic has changed")
     assert [str(error) for error in application.errors] == ["refused"]
 
 
 def test_an_application_that_waits_for_a_broker_can_be_stopped() -> None:
-    application = Application(first := Query(RuntimeError("a process was lost")))
+    application = FakeApplication(first := FakeQuery(RuntimeError("a process was lost")))
     application.attempts, application.stops_after = [AWAY, AWAY, AWAY], 2
     application.query.recover()
     assert application.errors == []
@@ -170,8 +170,8 @@ def test_an_application_that_waits_for_a_broker_can_be_stopped() -> None:
     assert application.query.unchanging.is_set()
 
 
-def test_an_edit_that_meets_no_broker_is_undone_when_a_broker_answers() -> None:
-    application = Application(Query())
+def test_an_edit_that_fails_without_a_broker_is_undone_when_a_broker_answers() -> None:
+    application = FakeApplication(FakeQuery())
     application.attempts = [AWAY, AWAY, None]
     done: list[str] = []
     with pytest.raises(BrokerUnavailableError):
@@ -182,8 +182,8 @@ def test_an_edit_that_meets_no_broker_is_undone_when_a_broker_answers() -> None:
     assert application.query.current.isActive
 
 
-class QueryOfAJvmThatEnds(Query):
-    """A query whose JVM ends when it is to be stopped: this call and all later ones raise an error of the connection."""
+class QueryOfAJvmThatEnds(FakeQuery):
+    """A query whose JVM ends when the query is stopped: this call and all later ones raise a connection error."""
 
     def stop(self) -> None:
         del self.isActive
@@ -194,8 +194,8 @@ class QueryOfAJvmThatEnds(Query):
 
 
 def test_an_edit_during_which_the_jvm_ends_fails_the_application() -> None:
-    """The check of the query raised an error of the connection, and status() never showed that the application had failed."""
-    application = Application(QueryOfAJvmThatEnds())
+    """A check of the query used to raise a connection error, and status() never showed that the application had failed."""
+    application = FakeApplication(QueryOfAJvmThatEnds())
     with pytest.raises(SparkRuntimeError, match="JVM"):
         application.query.replace(lambda: None, lambda: None)
     assert [type(error) for error in application.errors] == [ConnectionRefusedError]
@@ -204,8 +204,8 @@ def test_an_edit_during_which_the_jvm_ends_fails_the_application() -> None:
 
 @pytest.mark.parametrize("ends_with", [Event.ERROR, Event.QUERY_ENDED])
 def test_a_query_that_starts_while_the_application_ends_is_stopped(ends_with: Event) -> None:
-    """Another driver was elected while a query was started: nobody stopped it, and it sent records beside the other driver's query."""
-    application = Application(first := Query())
+    """A query that was starting when another driver was elected used to run on and to send records beside the other query."""
+    application = FakeApplication(first := FakeQuery())
     application.attempts, application.ends_with = [None], ends_with
     application.query.restart("a topic has changed")
     assert application.query.current is not first
@@ -221,8 +221,8 @@ def in_thread(call: Callable[[], None]) -> threading.Thread:
 
 
 def test_an_application_is_stopped_while_a_changed_program_waits_for_a_broker() -> None:
-    """The stop waited for the first micro-batch of the changed program, and so for the broker, without a limit."""
-    application = Application(Query())
+    """The stop used to wait for the first micro-batch of the changed program, and thus for the broker, without a limit."""
+    application = FakeApplication(FakeQuery())
     application.attempts, application.commits = [None], False
     errors: list[ControlError] = []
 
@@ -245,8 +245,8 @@ def test_an_application_is_stopped_while_a_changed_program_waits_for_a_broker() 
 
 @pytest.mark.parametrize("restart", [True, False])
 def test_an_application_is_stopped_while_a_restart_waits_for_the_end_of_a_micro_batch(restart: bool) -> None:
-    """The stop waited for the micro-batch longer than its time limit."""
-    application = Application(first := Query())
+    """The stop used to wait for the micro-batch longer than its time limit."""
+    application = FakeApplication(first := FakeQuery())
     application.query.between_batches.clear()
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""``until=``: what it may be."""
+"""The values that ``until=`` accepts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from millstream.edge.application.run_bounds import Bound
         (timedelta(milliseconds=1_500), Bound(lasts_s=1.5)),
     ],
 )
-def test_what_it_may_be(until: Any, bound: Bound) -> None:
+def test_until_can_be_the_end_a_number_of_records_a_time_or_a_duration(until: Any, bound: Bound) -> None:
     assert Bound.of(until) == bound
 
 
 @pytest.mark.parametrize("until", ["start", 0, -1, True, 1.5, timedelta(0), timedelta(seconds=-1)])
-def test_what_it_may_not_be(until: Any) -> None:
+def test_other_values_of_until_are_refused(until: Any) -> None:
     with pytest.raises(SettingsError, match="give 'end', a number of records"):
         Bound.of(until)

@@ -1,4 +1,4 @@
-"""A running application, asked as the processes of Spark ask it."""
+"""A running application that answers requests like those of Spark's processes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from millstream.edge.broker.group_offsets import GroupOffsets
 from millstream.edge.checkpoint.continuity import continuity
 from millstream.edge.checkpoint.state_lease import Lease
 from millstream.edge.control.flow_control import FlowControl, FlowLimits
-from unit.edge.spark.test_spark_errors import thrown
+from unit.edge.spark.test_spark_errors import java_error
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
-class AwayOnce:
-    """A group whose coordinator does not answer the first time."""
+class GroupUnavailableOnce:
+    """A consumer group whose coordinator does not answer the first request."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, int] = {}
@@ -78,12 +78,12 @@ PLAN = PlanRequest({"in": {0: 0}}, {"in": {0: 5}}, 1_000)
 
 
 @pytest.fixture
-def group() -> AwayOnce:
-    return AwayOnce()
+def group() -> GroupUnavailableOnce:
+    return GroupUnavailableOnce()
 
 
 @pytest.fixture
-def starting(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
+def starting(group: GroupUnavailableOnce, tmp_path: Path) -> Iterator[RunningApplication]:
     """The application before its first launch has planned the topology."""
     lease = Lease.take(tmp_path, "app", "running")
     resources = Resources(
@@ -96,9 +96,9 @@ def starting(group: AwayOnce, tmp_path: Path) -> Iterator[RunningApplication]:
         check_query_key=lambda session: None,
         last_records=lambda topic, last, serdes: [(0, 7, 1_000, topic, last)],
     )
-    made = RunningApplication("app", resources)
-    yield made
-    made._run.release()
+    application = RunningApplication("app", resources)
+    yield application
+    application._run.release()
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_an_application_that_is_not_planned_yet_refuses_commands_and_queries(
 
 
 def test_committed_offsets_are_renewed_between_two_micro_batches(
-    running: RunningApplication, group: AwayOnce
+    running: RunningApplication, group: GroupUnavailableOnce
 ) -> None:
     positions = {"in": {0: 4, 1: 4}, "no-longer-read": {0: 4}}
     running._requests.answer("plan", replace(PLAN, ends=None, positions=positions))
@@ -143,7 +143,7 @@ def test_committed_offsets_are_renewed_between_two_micro_batches(
 
 
 def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_back(
-    running: RunningApplication, group: AwayOnce
+    running: RunningApplication, group: GroupUnavailableOnce
 ) -> None:
     running._requests.answer("plan", PLAN)
     running._requests.answer(
@@ -156,7 +156,7 @@ def test_offsets_that_could_not_be_committed_are_committed_when_the_broker_is_ba
     assert group.committed == {TopicPartition("in", 0): 5}
 
 
-def test_a_query_stops_only_when_the_records_that_a_repetition_left_out_are_planned_again(
+def test_a_query_stops_only_after_the_records_left_out_by_a_repetition_are_planned_again(
     running: RunningApplication,
 ) -> None:
     query = running._run.query
@@ -170,7 +170,7 @@ def test_a_query_stops_only_when_the_records_that_a_repetition_left_out_are_plan
     assert query.between_batches.is_set()
 
 
-def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: RunningApplication) -> None:
+def test_a_tap_reaches_the_planner_and_returns_the_samples_of_tasks(running: RunningApplication) -> None:
     assert running._requests.answer("plan", PLAN).taps == ()
     node = running._run.plan.subtopologies[0].sources[0].name
     with running.tap(node) as tap:
@@ -182,7 +182,7 @@ def test_a_tap_reaches_the_planner_and_brings_what_tasks_report(running: Running
     assert running._requests.answer("plan", PLAN).taps == ()
 
 
-def test_the_planner_tells_which_epochs_of_split_partitions_are_read(running: RunningApplication) -> None:
+def test_the_planner_reports_which_epochs_of_split_partitions_are_read(running: RunningApplication) -> None:
     history = History.new(TopicPartition("in", 0)).changed(1, {TopicPartition("in", 0): 5})
     assert running._requests.answer("epochs", (EpochRead(history, history.current),))
     assert running._run.reports.epochs == (EpochRead(history, history.current),)
@@ -198,7 +198,7 @@ def test_a_failure_is_summarised_once(running: RunningApplication, caplog: pytes
 
 
 @pytest.mark.parametrize("changelog", ["kafka", "spark"])
-def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corrected(
+def test_changelogs_of_unfinished_records_are_corrected_after_a_second_attempt(
     running: RunningApplication, changelog: Changelog
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -219,7 +219,7 @@ def test_after_a_batch_of_two_attempts_changelogs_of_unfinished_records_are_corr
     assert not ordered_after(2, repeated=False)
 
 
-def test_the_records_of_its_topics_are_read_here_and_from_other_processes(
+def test_the_records_of_topics_can_be_read_in_this_process_and_in_others(
     running: RunningApplication,
 ) -> None:
     for read in (running.read, lambda *data: running._requests.answer("records", data)):
@@ -228,7 +228,7 @@ def test_the_records_of_its_topics_are_read_here_and_from_other_processes(
             read("on", 5)
 
 
-def test_handles_are_displayed(running: RunningApplication) -> None:
+def test_handles_and_edits_have_a_readable_representation(running: RunningApplication) -> None:
     assert repr(running) == "<RunningApplication 'app': starting>"
     assert repr(running.store("first")) == "<StoreReader 'first'>"
     edit = TopologyEdit(kept=("a", "b"), writes=("<out>",))
@@ -238,7 +238,7 @@ def test_handles_are_displayed(running: RunningApplication) -> None:
     assert TopologyEdit()._repr_html_() == "<p>changes no store and no topic</p>"
 
 
-def test_an_application_that_has_ended_is_not_edited(running: RunningApplication) -> None:
+def test_an_application_that_has_ended_cannot_be_edited(running: RunningApplication) -> None:
     running._edit = lambda *given, **options: pytest.fail("the edit has begun")
     for event in (Event.FIRST_BATCH_COMMITTED, Event.STOP_REQUESTED, Event.QUERY_ENDED):
         running._run.state.on(event)
@@ -246,7 +246,7 @@ def test_an_application_that_has_ended_is_not_edited(running: RunningApplication
         running.edit(ms.StreamsBuilder().stream("in").to("out"))  # type: ignore[arg-type]  # refused before it is looked at
 
 
-def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplication) -> None:
+def test_a_store_query_that_waits_for_a_local_copy_wakes_its_tasks(running: RunningApplication) -> None:
     def commit(state: StateReport) -> None:
         reports = [TaskReport("0_0", state=state), TaskReport("1_0")]
         running._requests.answer("batch", CommittedBatch(0, [report.encode() for report in reports]))
@@ -264,7 +264,7 @@ def test_a_query_that_waits_for_a_copy_wakes_its_tasks(running: RunningApplicati
 
 
 class TestOrders:
-    def test_are_reported_to_the_planner_and_shown(self, running: RunningApplication) -> None:
+    def test_reach_the_planner_and_the_status(self, running: RunningApplication) -> None:
         running.pause(["in"])
         running.pause(subtopologies=[1])
         running.throttle("in-too", 100)
@@ -279,11 +279,11 @@ class TestOrders:
         running.resume()
         assert running.status().paused == []
 
-    def test_without_names_are_about_everything(self, running: RunningApplication) -> None:
+    def test_without_names_apply_to_all_topics(self, running: RunningApplication) -> None:
         running.pause()
         assert running.status().paused == ["in", "in-too", "other"]
 
-    def test_about_what_is_not_there_change_nothing(self, running: RunningApplication) -> None:
+    def test_with_unknown_names_change_nothing(self, running: RunningApplication) -> None:
         for order in (
             lambda: running.pause(["in", "on"]),
             lambda: running.resume(subtopologies=[2]),
@@ -293,7 +293,7 @@ class TestOrders:
                 order()
         assert (running.status().paused, running.status().throttled) == ([], {})
 
-    def test_are_not_for_an_application_that_has_ended(
+    def test_are_refused_after_the_application_has_ended(
         self, running: RunningApplication, tmp_path: Path
     ) -> None:
         running.pause(keep=True)
@@ -305,7 +305,7 @@ class TestOrders:
                 order()
         assert (tmp_path / "paused.json").exists()
 
-    def test_come_from_other_processes_too(self, running: RunningApplication) -> None:
+    def test_are_accepted_from_other_processes(self, running: RunningApplication) -> None:
         answer = running._requests.answer(
             "command", ("throttle", {"topic": "other", "records_per_second": 5})
         )
@@ -313,7 +313,7 @@ class TestOrders:
         assert running.status().throttled == {"other": 5}
 
 
-def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
+def test_tasks_whose_topics_are_all_paused_are_not_woken(running: RunningApplication) -> None:
     def due() -> list[str]:
         return list(running._requests.answer("plan", PLAN).due)
 
@@ -331,7 +331,7 @@ def test_only_what_can_be_reached_is_woken(running: RunningApplication) -> None:
     assert due() == ["0_0", "0_1", "1_0"]
 
 
-def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplication) -> None:
+def test_in_flight_records_of_a_paused_topic_are_finished(running: RunningApplication) -> None:
     calling = CallReport(look_at_ms=1_000, with_async_worker=1)
     asleep = CallReport(look_at_ms=1_001, waiting=1)
     reports = [
@@ -343,14 +343,14 @@ def test_records_in_flight_of_a_paused_topic_are_finished(running: RunningApplic
     assert running._requests.answer("plan", PLAN).due == ("0_0",)
 
 
-class TestLifeCycle:
+class TestTheApplication:
     def test_waits_while_no_broker_answers(self, running: RunningApplication) -> None:
         running._run.state.on(Event.FIRST_BATCH_COMMITTED)
         for ends, state in ((None, "waiting"), (None, "waiting"), ({"in": {0: 5}}, "running")):
             running._requests.answer("plan", replace(PLAN, ends=ends))
             assert running.status().state == state
 
-    def test_starts_whether_or_not_a_broker_answers(self, running: RunningApplication) -> None:
+    def test_is_starting_whether_or_not_a_broker_answers(self, running: RunningApplication) -> None:
         for ends in (None, {"in": {0: 5}}):
             running._requests.answer("plan", replace(PLAN, ends=ends))
             assert running.status().state == "starting"
@@ -360,7 +360,7 @@ class TestLifeCycle:
             running._run._fail(MillstreamError(error))
             assert (running.status().state, running.status().error) == ("failed", "the first")
 
-    def test_is_stopped_while_a_restart_waits_for_a_broker(self, running: RunningApplication) -> None:
+    def test_can_be_stopped_while_a_restart_waits_for_a_broker(self, running: RunningApplication) -> None:
         run, waiting = running._run, threading.Event()
 
         def launch() -> StreamingQuery:
@@ -368,7 +368,7 @@ class TestLifeCycle:
             raise BrokerUnavailableError("away")
 
         run.state.on(Event.FIRST_BATCH_COMMITTED)
-        run.query.current, run.query.launch = cast("StreamingQuery", Query()), launch
+        run.query.current, run.query.launch = cast("StreamingQuery", FakeQuery()), launch
         run.query.between_batches.set()
         restart = threading.Thread(target=run.query.restart, args=("a topic has changed",), daemon=True)
         restart.start()
@@ -379,17 +379,17 @@ class TestLifeCycle:
         assert running.status().state == "stopped"
         assert running.await_termination(60)
 
-    def test_gives_everything_back_when_it_is_stopped_after_a_failure(
+    def test_releases_its_resources_when_it_is_stopped_after_a_failure(
         self, running: RunningApplication, tmp_path: Path
     ) -> None:
-        """Once somebody had looked at the failure, a stop did nothing, and no start was possible in this process."""
+        """After a status had shown the failure, a stop used to do nothing, and no start was possible in this process."""
         running._run.query.current = cast("StreamingQuery", FailedQuery())
         assert running.status().state == "failed"
         running.stop()
         assert (running.status().state, running.status().error) == ("failed", "the query has failed")
         Lease.take(tmp_path, "app", "running").release()
 
-    def test_gives_everything_back_if_its_query_cannot_be_stopped(
+    def test_releases_its_resources_if_its_query_cannot_be_stopped(
         self, running: RunningApplication, tmp_path: Path
     ) -> None:
         running._run.query.current = cast(
@@ -409,13 +409,13 @@ class TestLifeCycle:
         ],
         ids=["exception", "no JVM"],
     )
-    def test_fails_with_one_line_if_a_change_of_its_workers_fails(
+    def test_fails_with_a_one_line_error_if_a_change_of_its_workers_fails(
         self, running: RunningApplication, caplog: pytest.LogCaptureFixture, text: str | None, reason: str
     ) -> None:
-        """It logged an error of Py4J, or failed with one and the stack of Java."""
+        """It used to log an error of Py4J, or to fail with one that contained a stack trace of Java."""
         run = running._run
         run.state.on(Event.FIRST_BATCH_COMMITTED)
-        run.query.current = cast("StreamingQuery", UnstoppableQuery(thrown(text)))
+        run.query.current = cast("StreamingQuery", UnstoppableQuery(java_error(text)))
         run.query.between_batches.set()
         with caplog.at_level(logging.WARNING, "millstream"):
             run.query.restart("more workers")  # in a thread without a caller
@@ -426,14 +426,14 @@ class TestLifeCycle:
         assert reason in error
         assert "\n" not in error
 
-    def test_does_not_fail_after_the_end(self, running: RunningApplication) -> None:
+    def test_does_not_fail_after_it_has_ended(self, running: RunningApplication) -> None:
         running._run.state.on(Event.QUERY_ENDED)
         running._run._fail(MillstreamError("too late"))
         assert (running.status().state, running.status().error) == ("stopped", None)
 
 
-class Query:
-    """A query of Spark that is at work until it is stopped."""
+class FakeQuery:
+    """A query of Spark that runs until it is stopped."""
 
     isActive = True  # noqa: N815 - Spark's name
 
@@ -447,14 +447,14 @@ class Query:
         return None
 
 
-class FailedQuery(Query):
+class FailedQuery(FakeQuery):
     isActive = False  # noqa: N815 - Spark's name
 
     def exception(self) -> MillstreamError:
         return MillstreamError("the query has failed")
 
 
-class UnstoppableQuery(Query):
+class UnstoppableQuery(FakeQuery):
     def __init__(self, error: Exception) -> None:
         self._error = error
 
@@ -466,70 +466,74 @@ class TestDraining:
     """The planner asks between micro-batches; each test decides what the tasks have reported by then."""
 
     @pytest.fixture
-    def stop(self, running: RunningApplication) -> Iterator[Stop]:
+    def stop(self, running: RunningApplication) -> Iterator[StopInThread]:
         running._run.state.on(Event.FIRST_BATCH_COMMITTED)
-        running._run.query.current = cast("StreamingQuery", Query())
-        stopping = Stop(running)
+        running._run.query.current = cast("StreamingQuery", FakeQuery())
+        stopping = StopInThread(running)
         yield stopping
         stopping.join(60)
 
-    def test_reads_nothing_more_and_ends_when_nothing_is_unfinished(
-        self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
+    def test_reads_no_more_records_and_ends_when_no_record_is_unfinished(
+        self, running: RunningApplication, stop: StopInThread, caplog: pytest.LogCaptureFixture
     ) -> None:
         assert running._requests.answer("plan", PLAN).intake
-        reported(running, 0, CallReport(with_async_worker=3, look_at_ms=1_010))
+        report_calls(running, 0, CallReport(with_async_worker=3, look_at_ms=1_010))
         stop.begin(60)
         orders = running._requests.answer("plan", PLAN)
         assert (orders.intake, orders.hold) == (False, False)
         assert running.status().state == "draining"
-        reported(running, 1, CallReport(with_async_worker=1, look_at_ms=1_020))
+        report_calls(running, 1, CallReport(with_async_worker=1, look_at_ms=1_020))
         assert not running._requests.answer("plan", PLAN).hold
-        reported(running, 2, CallReport())
+        report_calls(running, 2, CallReport())
         running._requests.answer("plan", PLAN)
         with caplog.at_level(logging.WARNING, "millstream.application"):
             stop.end()
         assert running.status().state == "stopped"
         assert caplog.messages[-1].startswith("stopped: 3 unfinished records were finished in ")
 
-    def test_does_not_wait_for_what_is_due_after_the_limit(
-        self, running: RunningApplication, stop: Stop, caplog: pytest.LogCaptureFixture
+    def test_does_not_wait_for_records_that_are_due_after_the_timeout(
+        self, running: RunningApplication, stop: StopInThread, caplog: pytest.LogCaptureFixture
     ) -> None:
-        reported(running, 0, CallReport(waiting=1, parked=4, look_at_ms=61_001))
+        report_calls(running, 0, CallReport(waiting=1, parked=4, look_at_ms=61_001))
         stop.begin(60)
         running._requests.answer("plan", PLAN)
         with caplog.at_level(logging.WARNING, "millstream.application"):
             stop.end()
         assert caplog.messages[-1] == ("stopped: 5 unfinished records were carried over to the next start")
 
-    def test_waits_for_a_retry_that_is_due_in_time(self, running: RunningApplication, stop: Stop) -> None:
-        reported(running, 0, CallReport(waiting=1, look_at_ms=50_000))
+    def test_waits_for_a_retry_that_is_due_in_time(
+        self, running: RunningApplication, stop: StopInThread
+    ) -> None:
+        report_calls(running, 0, CallReport(waiting=1, look_at_ms=50_000))
         stop.begin(60)
         running._requests.answer("plan", PLAN)
         assert running.status().state == "draining"
-        reported(running, 1, CallReport())
+        report_calls(running, 1, CallReport())
         running._requests.answer("plan", PLAN)
         stop.end()
 
-    def test_carries_over_what_is_not_in_time(self, running: RunningApplication, stop: Stop) -> None:
-        reported(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
+    def test_carries_over_records_that_do_not_finish_in_time(
+        self, running: RunningApplication, stop: StopInThread
+    ) -> None:
+        report_calls(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
         stop.begin(0.05)
         stop.drained()
         stop.end()
         assert running.status().calls["0_0"].with_async_worker == 1
 
-    def test_can_be_cut_short(self, running: RunningApplication, stop: Stop) -> None:
-        reported(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
+    def test_can_be_cut_short_by_a_second_stop(self, running: RunningApplication, stop: StopInThread) -> None:
+        report_calls(running, 0, CallReport(with_async_worker=1, look_at_ms=1_010))
         stop.begin(3_600)
         running._requests.answer("plan", PLAN)
-        hurry = threading.Thread(target=running.stop, kwargs={"drain_timeout_s": 0}, daemon=True)
-        hurry.start()
+        second_stop = threading.Thread(target=running.stop, kwargs={"drain_timeout_s": 0}, daemon=True)
+        second_stop.start()
         stop.drained()
         stop.end()
-        hurry.join(60)
+        second_stop.join(60)
         assert running.status().state == "stopped"
 
 
-class Stop:
+class StopInThread:
     """A stop in a separate thread, because it waits for the planner."""
 
     def __init__(self, running: RunningApplication) -> None:
@@ -560,11 +564,11 @@ class Stop:
             assert not self._thread.is_alive()
 
 
-def reported(running: RunningApplication, batch: int, figures: CallReport) -> None:
+def report_calls(running: RunningApplication, batch: int, figures: CallReport) -> None:
     running._requests.answer("batch", CommittedBatch(batch, [TaskReport("0_0", calls=figures).encode()]))
 
 
-class TestBehindTheShuffle:
+class TestAnInputTopicInFrontOfTheShuffle:
     """An input topic is committed as far as all tasks behind it have finished its records, once all have reported."""
 
     READ: ClassVar = replace(PLAN, positions={"in": {0: 90}}, ends={"in": {0: 95}})
@@ -572,7 +576,7 @@ class TestBehindTheShuffle:
     IN = TopicPartition("in", 0)
 
     @pytest.fixture(autouse=True)
-    def behind(self, running: RunningApplication, group: AwayOnce) -> None:
+    def behind(self, running: RunningApplication, group: GroupUnavailableOnce) -> None:
         builder = ms.StreamsBuilder()
         builder.stream("in").repartition(name="again").map_values_async(str.upper).to("out")
         running._run.continues = continuity(builder.build().plan("app"), None, {}, exactly_once=False), {}
@@ -594,7 +598,7 @@ class TestBehindTheShuffle:
         running._requests.answer("batch", CommittedBatch(7, [report.encode() for report in reports]))
 
     def test_is_committed_up_to_the_oldest_micro_batch_with_an_unfinished_record(
-        self, running: RunningApplication, group: AwayOnce
+        self, running: RunningApplication, group: GroupUnavailableOnce
     ) -> None:
         for first, second, committed in ((7, 6, 40), (7, 0, 70), (7, 6, 70), (0, 0, 90)):
             self.batch(running, first=first, second=second)
@@ -604,13 +608,15 @@ class TestBehindTheShuffle:
             assert running.status().lag == {"in": 95 - committed}
 
     def test_is_not_committed_before_all_tasks_have_reported(
-        self, running: RunningApplication, group: AwayOnce
+        self, running: RunningApplication, group: GroupUnavailableOnce
     ) -> None:
         self.batch(running)
         running._requests.answer("plan", replace(self.READ, origins=None))
         assert group.committed == {}
 
-    def test_learns_how_far_it_has_been_read(self, running: RunningApplication, group: AwayOnce) -> None:
+    def test_is_committed_together_with_its_read_position(
+        self, running: RunningApplication, group: GroupUnavailableOnce
+    ) -> None:
         self.batch(running, first=6)
         running._requests.answer("plan", replace(self.READ, origins=self.BEGUN))
         assert group.taken == {self.IN: 90}

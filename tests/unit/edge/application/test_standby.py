@@ -51,7 +51,7 @@ class FakeElection:
         self.left.set()
 
 
-class Session:
+class FakeSession:
     """A session on a cluster, where standbys do not warm up."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -65,7 +65,7 @@ class Session:
 def election(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeElection]:
     made = FakeElection()
     monkeypatch.setattr(module, "Clients", lambda *arguments: SimpleNamespace(election=lambda: made))
-    monkeypatch.setattr(module, "ApplicationSession", Session)
+    monkeypatch.setattr(module, "ApplicationSession", FakeSession)
     yield made
     made.won.set()
 
@@ -124,7 +124,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "millstream")
 
 
-def test_a_standby_lives_and_is_not_ready_until_it_runs_the_application(
+def test_a_standby_is_alive_but_not_ready_until_it_runs_the_application(
     program: ThreadPoolExecutor, election: FakeElection, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     elected = started(program, election, tmp_path)
@@ -143,7 +143,7 @@ def test_a_standby_lives_and_is_not_ready_until_it_runs_the_application(
         ask(url, "/healthz")
 
 
-def test_an_interrupted_standby_closes_its_port_and_leaves(
+def test_an_interrupted_standby_closes_its_port_and_leaves_the_election(
     program: ThreadPoolExecutor, election: FakeElection, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     election.interrupted = True
@@ -157,7 +157,7 @@ def test_an_interrupted_standby_closes_its_port_and_leaves(
         ask(url, "/healthz")
 
 
-def test_a_standby_waits_without_a_port_that_the_running_driver_of_its_host_has(
+def test_a_standby_waits_without_a_port_that_the_running_driver_of_its_host_uses(
     program: ThreadPoolExecutor, election: FakeElection, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -171,7 +171,7 @@ def test_a_standby_waits_without_a_port_that_the_running_driver_of_its_host_has(
     standby.leave()
 
 
-def test_a_takeover_opens_ports_that_the_former_driver_still_has_as_soon_as_they_are_free(
+def test_a_takeover_opens_the_ports_of_the_former_driver_as_soon_as_they_are_free(
     program: ThreadPoolExecutor,
     election: FakeElection,
     tmp_path: Path,
@@ -198,10 +198,10 @@ def test_a_takeover_opens_ports_that_the_former_driver_still_has_as_soon_as_they
             ask(url, "/")
 
 
-def test_a_takeover_says_what_it_waits_for(
+def test_a_takeover_logs_that_it_waits_for_the_former_driver(
     program: ThreadPoolExecutor, election: FakeElection, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A driver that is suspended keeps the lease of its host. The elected driver waited for it in silence."""
+    """A suspended driver keeps the lease of its host. The elected driver used to wait for it without a log message."""
     elected = started(program, election, tmp_path)
     election.won.set()
     standby = elected.result(_WAIT_S)
@@ -240,7 +240,7 @@ def test_an_application_that_has_ended_opens_no_port(tmp_path: Path, monkeypatch
     assert made.urls == {}
 
 
-def test_an_address_that_is_not_of_this_host_ends_a_standby(election: FakeElection, tmp_path: Path) -> None:
-    given = {"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": "192.0.2.1"}
+def test_an_address_of_another_host_ends_a_standby(election: FakeElection, tmp_path: Path) -> None:
+    options = {"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": "192.0.2.1"}
     with pytest.raises(SettingsError, match="set http_host to an address"):
-        Standby.elected("orders", settings_from({**given, "state_dir": str(tmp_path)}))
+        Standby.elected("orders", settings_from({**options, "state_dir": str(tmp_path)}))

@@ -10,7 +10,7 @@ import pytest
 from millstream.edge.application.stop_signals import exiting_on_sigterm, stopping_on_signals
 
 
-def test_a_second_signal_hurries() -> None:
+def test_a_second_signal_cuts_the_stop_short() -> None:
     requests = queue.Queue[str]()
     before = signal.getsignal(signal.SIGTERM)
     with stopping_on_signals(lambda: requests.put("stop"), hurry=lambda: requests.put("hurry")):
@@ -24,7 +24,7 @@ def test_a_second_signal_hurries() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_during_the_start_ends_the_program_in_order() -> None:
+def test_a_signal_during_the_start_ends_the_program_after_cleanup() -> None:
     before, closed = signal.getsignal(signal.SIGTERM), []
 
     def start() -> None:

@@ -14,8 +14,8 @@ from millstream.edge.broker.group_offsets import GroupOffsets
 FIRST, SECOND = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
-class Kept:
-    """Keeps the offsets of a group, unless the broker is unavailable."""
+class FakeGroup:
+    """The offsets of a group, on a broker that can be unavailable."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.offsets = dict(offsets)
@@ -55,8 +55,8 @@ class Kept:
             raise BrokerUnavailableError("nobody there")
 
 
-def test_a_micro_batch_that_is_done_again_and_finishes_less_does_not_take_offsets_back() -> None:
-    broker = Kept({FIRST: 557})
+def test_a_repeated_micro_batch_that_finishes_less_does_not_move_offsets_back() -> None:
+    broker = FakeGroup({FIRST: 557})
     group = GroupOffsets(broker)
     for offset, committed in ((296, 557), (296, 557), (557, 557), (600, 600)):
         group.commit({FIRST: offset, SECOND: offset})
@@ -65,8 +65,8 @@ def test_a_micro_batch_that_is_done_again_and_finishes_less_does_not_take_offset
     assert broker.asked == 1
 
 
-def test_offsets_do_not_go_back_when_a_restarted_query_repeats_a_micro_batch() -> None:
-    broker = Kept({})
+def test_offsets_do_not_move_back_when_a_restarted_query_repeats_a_micro_batch() -> None:
+    broker = FakeGroup({})
     group = GroupOffsets(broker)
     for offset in (10, 20):
         group.commit({FIRST: offset})
@@ -78,8 +78,8 @@ def test_offsets_do_not_go_back_when_a_restarted_query_repeats_a_micro_batch() -
         assert broker.offsets == {FIRST: committed}
 
 
-def test_what_was_committed_beyond_what_has_been_read_counts_until_that_is_known() -> None:
-    broker = Kept({FIRST: 5_000, SECOND: 5_000})
+def test_offsets_beyond_the_read_positions_are_kept_until_those_positions_are_known() -> None:
+    broker = FakeGroup({FIRST: 5_000, SECOND: 5_000})
     group = GroupOffsets(broker)
     group.commit({FIRST: 10})
     assert broker.offsets == {FIRST: 5_000, SECOND: 5_000}
@@ -88,8 +88,8 @@ def test_what_was_committed_beyond_what_has_been_read_counts_until_that_is_known
     assert broker.offsets == {FIRST: 12, SECOND: 7}
 
 
-def test_offsets_go_back_if_the_topic_is_another_one_that_is_shorter() -> None:
-    broker = Kept({FIRST: 5_000})
+def test_offsets_move_back_if_the_topic_was_recreated_and_is_shorter() -> None:
+    broker = FakeGroup({FIRST: 5_000})
     group = GroupOffsets(broker)
     group.commit({FIRST: 10})
     group.planned({"in": {0: 10}})
@@ -98,8 +98,8 @@ def test_offsets_go_back_if_the_topic_is_another_one_that_is_shorter() -> None:
     assert broker.offsets == {FIRST: 9}
 
 
-def test_what_could_not_be_committed_is_committed_the_next_time() -> None:
-    broker = Kept({FIRST: 100})
+def test_offsets_that_could_not_be_committed_are_committed_the_next_time() -> None:
+    broker = FakeGroup({FIRST: 100})
     group = GroupOffsets(broker)
     broker.away = True
     with pytest.raises(BrokerUnavailableError):
@@ -111,8 +111,8 @@ def test_what_could_not_be_committed_is_committed_the_next_time() -> None:
     assert broker.offsets == {FIRST: 100, SECOND: 4}
 
 
-def test_that_holds_when_the_next_micro_batch_is_planned_before() -> None:
-    broker = Kept({FIRST: 100, SECOND: 900})
+def test_offsets_that_could_not_be_committed_do_not_move_offsets_back_later() -> None:
+    broker = FakeGroup({FIRST: 100, SECOND: 900})
     group = GroupOffsets(broker)
     broker.away = True
     with pytest.raises(BrokerUnavailableError):
@@ -126,8 +126,8 @@ def test_that_holds_when_the_next_micro_batch_is_planned_before() -> None:
     assert broker.offsets == {FIRST: 101, SECOND: 90}
 
 
-def test_an_application_that_starts_over_takes_its_offsets_with_it() -> None:
-    broker = Kept({FIRST: 5_000})
+def test_an_application_that_starts_over_moves_its_offsets_back() -> None:
+    broker = FakeGroup({FIRST: 5_000})
     group = GroupOffsets(broker)
     group.planned({"in": {0: 0}})
     group.commit({FIRST: 10})
@@ -135,8 +135,8 @@ def test_an_application_that_starts_over_takes_its_offsets_with_it() -> None:
     assert broker.asked == 0
 
 
-def test_what_others_commit_is_reported_once() -> None:
-    broker = Kept({})
+def test_offsets_committed_by_others_are_reported_once() -> None:
+    broker = FakeGroup({})
     group = GroupOffsets(broker)
     assert group.by_others() == {}
     group.commit({FIRST: 10, SECOND: 20})
@@ -149,8 +149,8 @@ def test_what_others_commit_is_reported_once() -> None:
     assert group.by_others() == {}  # the topic was deleted, with its offsets
 
 
-def test_offsets_that_may_not_have_arrived_are_nobody_elses() -> None:
-    broker = Kept({})
+def test_offsets_of_a_commit_without_an_answer_are_not_attributed_to_others() -> None:
+    broker = FakeGroup({})
     group = GroupOffsets(broker)
     group.commit({FIRST: 10})
     broker.away = True
@@ -160,11 +160,11 @@ def test_offsets_that_may_not_have_arrived_are_nobody_elses() -> None:
     assert group.by_others() == {}
 
 
-def test_offsets_are_committed_again_so_that_those_of_quiet_partitions_do_not_expire(
+def test_offsets_are_renewed_so_that_those_of_idle_partitions_do_not_expire(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The group has no members, so a broker deletes each offset a week after its commit, although others are committed since."""
-    broker, now = Kept({FIRST: 5, SECOND: 7}), [100.0]
+    """The group has no members, so a broker deletes each offset a week after its commit, even if others were committed since."""
+    broker, now = FakeGroup({FIRST: 5, SECOND: 7}), [100.0]
     monkeypatch.setattr("millstream.edge.broker.group_offsets.time.monotonic", lambda: now[0])
     group = GroupOffsets(broker)
     for seconds in (0, 1, 3_500, 200, 3_500):
@@ -179,7 +179,7 @@ def test_offsets_are_committed_again_so_that_those_of_quiet_partitions_do_not_ex
 
 def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_dropped() -> None:
     """A topic of a pattern may be deleted while a micro-batch processes its last records. The broker commits the other offsets."""
-    broker = Kept({})
+    broker = FakeGroup({})
     group = GroupOffsets(broker)
     broker.deleted = "gone"
     group.commit({FIRST: 5, TopicPartition("gone", 0): 9})

@@ -1,4 +1,4 @@
-"""What an application asks of its clients before anything is sent."""
+"""The Kafka clients of an application: how long they wait, how large records may be, and when marks are searched for."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _configs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InternalTopics, "topic_configs", topic_configs)
 
 
-def test_topics_with_fan_out_wait_as_long_for_brokers_as_a_micro_batch(
+def test_producers_of_fan_out_topics_wait_for_brokers_as_long_as_a_micro_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They waited 30 s: a broker that was away for a minute ended the application."""
+    """They used to wait 30 s, so a broker that was away for a minute ended the application."""
     builder = ms.StreamsBuilder()
     builder.stream("in").to("out", fan_out=True)
     settings = settings_from({"bootstrap_servers": "unused", "task_timeout_ms": 70_000})
@@ -67,7 +67,7 @@ COUNTS = {"small": 1, "large": 3, "unknown": 1, "not there": 0}
 
 @pytest.mark.usefixtures("_configs")
 class TestLimitsOfRecords:
-    def test_are_the_producers_and_those_of_topics_that_take_less(self) -> None:
+    def test_come_from_the_producer_and_from_topics_with_a_lower_limit(self) -> None:
         assert clients().most_bytes() == 1_000_000
         assert clients().most_bytes_in(COUNTS) == {"small": 5000}
         raised = clients(**{"message.max.bytes": 2_000_000})
@@ -75,13 +75,13 @@ class TestLimitsOfRecords:
         assert raised.most_bytes_in(COUNTS) == {"small": 5000, "large": 1_048_588}
 
     @pytest.mark.parametrize(("codec", "bound"), [("lz4", False), ("none", True)])
-    def test_of_topics_do_not_bind_a_producer_that_compresses(self, codec: str, bound: bool) -> None:
+    def test_of_topics_do_not_apply_to_a_producer_that_compresses(self, codec: str, bound: bool) -> None:
         compressing = clients(**{"compression.type": codec})
         assert compressing.most_bytes_in(COUNTS) == ({"small": 5000} if bound else {})
 
 
 class CommitsTopic:
-    """The brokers, with a commits topic of two partitions whose marks are not among the group's offsets, and its readers."""
+    """Brokers and readers of a commits topic with two partitions, whose marks are not among the offsets of the group."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.created: list[Mapping[str, str]] = []

@@ -1,4 +1,4 @@
-"""Purging: nothing is deleted that a restart or a rebuild could ask for again."""
+"""Purging: no record is deleted that a restart or a rebuild could still need."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from millstream.edge.broker.record_purging import Purge
 PARTITION_0, PARTITION_1, SOURCE = TopicPartition("re", 0), TopicPartition("re", 1), TopicPartition("in", 0)
 
 
-class Deleter:
-    """Remembers what it was to delete; may refuse to, or be away."""
+class FakeBroker:
+    """A broker that records deletions, and can refuse them or be unavailable."""
 
     def __init__(self) -> None:
         self.deleted: list[dict[TopicPartition, int]] = []
@@ -30,16 +30,16 @@ class Deleter:
 
 
 @pytest.fixture
-def broker() -> Deleter:
-    return Deleter()
+def broker() -> FakeBroker:
+    return FakeBroker()
 
 
 @pytest.fixture
-def purge(broker: Deleter) -> Purge:
+def purge(broker: FakeBroker) -> Purge:
     return Purge(broker, lambda: ("re",))
 
 
-def test_waits_until_spark_has_committed_the_micro_batch(purge: Purge, broker: Deleter) -> None:
+def test_purging_waits_until_spark_has_committed_the_micro_batch(purge: Purge, broker: FakeBroker) -> None:
     purge.record_committed({PARTITION_0: 5, SOURCE: 9})
     purge.purge()
     assert broker.deleted == []
@@ -48,19 +48,21 @@ def test_waits_until_spark_has_committed_the_micro_batch(purge: Purge, broker: D
     assert broker.deleted == [{PARTITION_0: 5}]
 
 
-def test_stays_behind_the_checkpoint_and_behind_what_is_finished(purge: Purge, broker: Deleter) -> None:
+def test_purging_stays_behind_the_checkpoint_and_the_finished_records(
+    purge: Purge, broker: FakeBroker
+) -> None:
     purge.record_committed({PARTITION_0: 9, PARTITION_1: 3})
     purge.planned({"re": {0: 5, 1: 8}})
     purge.purge()
     assert broker.deleted == [{PARTITION_0: 5, PARTITION_1: 3}]
 
 
-def test_asks_only_for_what_is_new(purge: Purge, broker: Deleter) -> None:
+def test_each_offset_is_purged_only_once(purge: Purge, broker: FakeBroker) -> None:
     for _ in range(2):
         purge.record_committed({PARTITION_0: 5})
         purge.planned({"re": {0: 5}})
         purge.purge()
-    purge.record_committed({PARTITION_0: 4})  # a micro-batch that was done again may have finished less
+    purge.record_committed({PARTITION_0: 4})  # a repeated micro-batch may have finished less
     purge.planned({"re": {0: 6}})
     purge.purge()
     purge.record_committed({PARTITION_1: 2})
@@ -69,7 +71,7 @@ def test_asks_only_for_what_is_new(purge: Purge, broker: Deleter) -> None:
     assert broker.deleted == [{PARTITION_0: 5}, {PARTITION_1: 2}]
 
 
-def test_deletes_later_what_it_could_not(purge: Purge, broker: Deleter) -> None:
+def test_records_that_could_not_be_deleted_are_deleted_later(purge: Purge, broker: FakeBroker) -> None:
     broker.away = True
     purge.record_committed({PARTITION_0: 5})
     purge.planned({"re": {0: 5}})
@@ -79,7 +81,9 @@ def test_deletes_later_what_it_could_not(purge: Purge, broker: Deleter) -> None:
     assert broker.deleted == [{PARTITION_0: 5}]
 
 
-def test_warns_once_if_it_may_not(purge: Purge, broker: Deleter, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_permission_to_delete_records_is_logged_once(
+    purge: Purge, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.allowed = False
     with caplog.at_level(logging.WARNING):
         for offset in (5, 6):

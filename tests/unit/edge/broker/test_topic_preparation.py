@@ -23,7 +23,7 @@ from millstream.edge.broker.topic_preparation import TopicPreparation, creates_t
 
 
 class Broker:
-    """Has changelog topics of two partitions with the given numbers of records, and notes which ones are created."""
+    """Has changelog topics of two partitions with the given numbers of records, and records which ones are created."""
 
     def __init__(self, **records: int) -> None:
         self.records = {f"app-{store}-changelog": count for store, count in records.items()}
@@ -40,8 +40,8 @@ class Broker:
         self.created.append(topic)
 
 
-def test_a_changelog_topic_without_records_is_new_although_it_exists() -> None:
-    """A start that was killed before its first micro-batch has created it, so nothing was published to it."""
+def test_an_existing_changelog_topic_without_records_counts_as_new() -> None:
+    """A start that was killed before its first micro-batch may have created it, and published no records to it."""
     builder = ms.StreamsBuilder()
     for name in ("full", "empty", "missing"):
         builder.table(name, store=ms.stores.options(name, changelog="kafka"))
@@ -60,8 +60,8 @@ def windows() -> Plan:
     return builder.build().plan("app")
 
 
-class Aged(Broker):
-    """Its retention has deleted all records of its changelog topics, which had some."""
+class BrokerWithExpiredRecords(Broker):
+    """A broker whose retention has deleted all records of the changelog topics."""
 
     committed = True
 
@@ -76,14 +76,14 @@ def test_an_application_whose_windows_have_all_expired_continues_at_the_committe
     deleted: int, *, committed: bool, rebuilds: bool
 ) -> None:
     """Its checkpoint was lost while it had no input, for example over a weekend. It must not process everything again."""
-    broker: Any = Aged(counts=0)
+    broker: Any = BrokerWithExpiredRecords(counts=0)
     broker.first, broker.committed = deleted, committed
     found = TopicPreparation(broker, 1).can_rebuild(windows(), {"in": 2, "app-counts-changelog": 2})
     assert found is rebuilds
 
 
-class Configured:
-    """A broker with a configuration of the commits topic; None if this user may not see it."""
+class BrokerWithConfig:
+    """A broker with the configuration of the commits topic, or None if this user may not see it."""
 
     timeout_s = 1.0
 
@@ -109,7 +109,7 @@ class Configured:
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_a_commits_topic_whose_records_expire_is_refused(policy: str) -> None:
     """The marks of a Spark partition without deliveries for a week were gone, and its next delivery ended the application."""
-    broker: Any = Configured({"cleanup.policy": policy, "message.timestamp.type": "CreateTime"})
+    broker: Any = BrokerWithConfig({"cleanup.policy": policy, "message.timestamp.type": "CreateTime"})
     preparation = TopicPreparation(broker, 1)
     with pytest.raises(SettingsError, match=r"'app-commits' has cleanup.policy=.*cleanup.policy=\[compact\]"):
         preparation.check_commits("app-commits", {"app-commits": 1})
@@ -118,7 +118,7 @@ def test_a_commits_topic_whose_records_expire_is_refused(policy: str) -> None:
 
 @pytest.mark.parametrize("config", [{"cleanup.policy": "compact"}, {}, None])
 def test_any_other_commits_topic_is_accepted(config: dict[str, str] | None) -> None:
-    broker: Any = Configured(config)
+    broker: Any = BrokerWithConfig(config)
     TopicPreparation(broker, 1).check_commits("app-commits", {"app-commits": 1})
 
 
@@ -133,7 +133,7 @@ def test_a_missing_topic_of_a_global_table_is_named() -> None:
 
 
 class Brokers:
-    """Brokers by number, each with the value of the setting; None if it does not show it."""
+    """Brokers by number, each with the value of the setting, or None if the broker does not show it."""
 
     def __init__(self, values: Mapping[int, str | None], **settings: Any) -> None:
         self.settings = settings
@@ -158,7 +158,7 @@ class Brokers:
         return {resource: future}
 
 
-class Refusing(Brokers):
+class RefusingBrokers(Brokers):
     def __init__(self, error: MillstreamError) -> None:
         super().__init__({1: "true"})
         self._error = error
@@ -176,14 +176,16 @@ class Refusing(Brokers):
         (Brokers({1: None}), None),
         (Brokers({1: "false", 2: None}), None),
         (Brokers({1: "true"}, **{"allow.auto.create.topics": "False"}), False),
-        (Refusing(MillstreamError("Kafka refuses access")), None),
+        (RefusingBrokers(MillstreamError("Kafka refuses access")), None),
     ],
 )
-def test_whether_a_missing_topic_is_created(brokers: Any, expected: bool | None) -> None:
+def test_the_settings_of_brokers_and_clients_say_whether_a_missing_topic_is_created(
+    brokers: Any, expected: bool | None
+) -> None:
     assert creates_topics(brokers) is expected
 
 
 def test_brokers_that_do_not_answer_are_an_error() -> None:
-    brokers: Any = Refusing(BrokerUnavailableError("nobody answers"))
+    brokers: Any = RefusingBrokers(BrokerUnavailableError("nobody answers"))
     with pytest.raises(BrokerUnavailableError):
         creates_topics(brokers)

@@ -20,7 +20,7 @@ from millstream.edge.cli.reset_command import check_listed
 class Brokers:
     """Brokers with a topic that was split twice. The group has read the topic and one of its fan-out topics.
 
-    A transaction is open, and the answer to who reads committed records only would come when it has ended.
+    A transaction is open, so a client that reads only committed records would get an answer only after its end.
     """
 
     read_committed: bool = True
@@ -51,7 +51,7 @@ def moved(home: Path, target: Target, *input_topics: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("input_topics", [(), ("orders",)])
 def test_the_fan_out_topics_move_with_their_topic(tmp_path: Path, input_topics: tuple[str, ...]) -> None:
-    """With --input-topic they stayed where they were; those that were not read yet were read from their beginning."""
+    """With --input-topic they used to keep their positions, or to be read from their beginning if they were not read yet."""
     assert moved(tmp_path, Target("latest"), *input_topics) == {
         "orders-0": 100,
         "orders-1": 100,
@@ -61,7 +61,7 @@ def test_the_fan_out_topics_move_with_their_topic(tmp_path: Path, input_topics: 
     }
 
 
-def test_the_fan_out_topics_of_other_topics_stay(tmp_path: Path) -> None:
+def test_the_fan_out_topics_of_other_topics_do_not_move(tmp_path: Path) -> None:
     assert moved(tmp_path, Target("latest"), "payments") == {
         "orders-0": 5,
         "orders-1": 6,

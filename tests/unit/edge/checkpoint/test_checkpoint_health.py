@@ -30,7 +30,7 @@ def plan(*changelogs: bool) -> Plan:
     return builder.build().plan("shop")
 
 
-def test_a_sound_one_is_read(checkpoint: Checkpoint) -> None:
+def test_a_sound_checkpoint_is_read(checkpoint: Checkpoint) -> None:
     found = sound_progress(LocalFiles(checkpoint.root), "file:/here", plan(True))
     assert found is not None
     assert (found.batch, found.committed) == (2, True)
@@ -39,7 +39,7 @@ def test_a_sound_one_is_read(checkpoint: Checkpoint) -> None:
 def test_a_start_reads_each_file_once(checkpoint: Checkpoint) -> None:
     read: list[str] = []
 
-    class Noting(LocalFiles):
+    class RecordingFiles(LocalFiles):
         def names(self, directory: str) -> list[str]:
             read.append(f"{directory}/")
             return super().names(directory)
@@ -48,12 +48,14 @@ def test_a_start_reads_each_file_once(checkpoint: Checkpoint) -> None:
             read.append(path)
             return super().read(path)
 
-    assert sound_progress(Noting(checkpoint.root), "file:/here") == progress_of(LocalFiles(checkpoint.root))
+    assert sound_progress(RecordingFiles(checkpoint.root), "file:/here") == progress_of(
+        LocalFiles(checkpoint.root)
+    )
     assert {"offsets/", "commits/", "offsets/1", "offsets/2", "commits/2"} <= set(read)
     assert len(read) == len(set(read))
 
 
-def test_an_error_has_place_files_and_ways_out(checkpoint: Checkpoint) -> None:
+def test_the_error_names_the_checkpoint_the_damaged_files_and_ways_out(checkpoint: Checkpoint) -> None:
     (checkpoint.root / "commits/2").write_text("")
     (checkpoint.root / "metadata").unlink()
     with pytest.raises(CheckpointError) as caught:
@@ -66,7 +68,7 @@ def test_an_error_has_place_files_and_ways_out(checkpoint: Checkpoint) -> None:
     assert "`millstream reset shop`" in message
 
 
-def test_many_findings_are_not_all_reported(checkpoint: Checkpoint) -> None:
+def test_the_error_does_not_list_all_of_many_damaged_files(checkpoint: Checkpoint) -> None:
     for file in checkpoint.root.glob("state/0/*/[0-9]*.*"):
         file.write_text("")
     with pytest.raises(
@@ -83,17 +85,19 @@ def test_many_findings_are_not_all_reported(checkpoint: Checkpoint) -> None:
         ((False,), ""),
     ],
 )
-def test_deleting_it_is_proposed_where_nothing_is_lost(changelogs: tuple[bool, ...], proposed: str) -> None:
+def test_deleting_the_checkpoint_is_proposed_if_no_state_is_lost(
+    changelogs: tuple[bool, ...], proposed: str
+) -> None:
     assert proposed in ways_out(plan(*changelogs))
     assert ("delete it" in ways_out(plan(*changelogs))) == bool(proposed)
 
 
-def test_under_exactly_once_a_new_checkpoint_has_to_take_over() -> None:
+def test_a_new_checkpoint_has_to_take_over_under_exactly_once() -> None:
     ways = ways_out(plan(True), exactly_once=True)
     assert "delete it, so that the next start (with on_other_checkpoint='take_over') rebuilds" in ways
 
 
-def test_without_stores_there_is_nothing_to_lose() -> None:
+def test_deleting_the_checkpoint_is_proposed_if_there_are_no_stores() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").to("out")
     ways = ways_out(builder.build().plan("shop"))
@@ -101,13 +105,13 @@ def test_without_stores_there_is_nothing_to_lose() -> None:
 
 
 @pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
-def test_a_reset_is_a_way_out_of_every_damage(checkpoint: Checkpoint, case: Damage) -> None:
+def test_a_reset_is_possible_with_every_kind_of_damage(checkpoint: Checkpoint, case: Damage) -> None:
     case.do(checkpoint.root)
     progress, damage = read_progress(LocalFiles(checkpoint.root))
     assert progress is None or not damage
 
 
-def test_a_reset_says_that_it_knows_the_groups_offsets_only(checkpoint: Checkpoint) -> None:
+def test_a_reset_says_that_it_only_knows_the_offsets_of_the_group(checkpoint: Checkpoint) -> None:
     (checkpoint.root / "offsets/2").write_text("")
     files = LocalFiles(checkpoint.root)
     progress, damage = read_progress(files)
@@ -120,7 +124,7 @@ def test_a_reset_says_that_it_knows_the_groups_offsets_only(checkpoint: Checkpoi
     assert any("file:/here" in line for line in lines)
 
 
-def test_what_a_start_would_refuse_to_take_over_is_not_proposed() -> None:
+def test_a_takeover_that_a_start_would_refuse_is_not_proposed() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").repartition().to("out")
     shuffled = builder.build().plan("shop")

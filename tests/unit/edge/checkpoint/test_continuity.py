@@ -36,7 +36,7 @@ from unit.helpers import Quiet
 
 
 def calling(name: str | None) -> Plan:
-    """Call somebody for each record, or no longer."""
+    """Return a plan with an asynchronous call of this name, or without one."""
     builder = ms.StreamsBuilder()
     stream = builder.stream("in")
     if name is not None:
@@ -46,7 +46,7 @@ def calling(name: str | None) -> Plan:
 
 
 def acknowledging() -> Plan:
-    """Have another operator in the place of that of ``calling("call")``."""
+    """Return a plan with another operator in place of that of ``calling("call")``."""
     builder = ms.StreamsBuilder()
     builder.stream("in").process(Quiet, acknowledges=True, name="call").to("out")
     return builder.build().plan("app")
@@ -62,7 +62,7 @@ def remembered(plan: Plan) -> dict[str, Any]:
     }
 
 
-def going_on(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) -> Continuity:
+def continued(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) -> Continuity:
     offset = remembered(before)
     names = with_additional_stores(renamed or {}, plan.keepers)
     return continuity(
@@ -70,60 +70,60 @@ def going_on(plan: Plan, before: Plan, renamed: dict[str, str] | None = None) ->
     )
 
 
-def left(*counts: int) -> list[bytes]:
+def manifests_with(*counts: int) -> list[bytes]:
     """Return the manifests of tasks with these numbers of unfinished records."""
     return [encode_manifest(Manifest(), {"unfinished": {"call-unfinished": count}}) for count in counts]
 
 
 class TestUnfinishedRecords:
-    def test_of_an_operator_that_is_gone_are_not_left_behind(self) -> None:
-        now = going_on(calling(None), calling("call"))
+    def test_of_a_removed_operator_are_not_left_behind(self) -> None:
+        now = continued(calling(None), calling("call"))
         with pytest.raises(IncompatibleTopologyError, match=r"'call-unfinished', and 1,005 of them"):
-            check_finished(now, lambda: left(5, 1_000))
+            check_finished(now, lambda: manifests_with(5, 1_000))
 
-    def test_are_none_if_the_operator_has_finished_them(self) -> None:
-        now = going_on(calling(None), calling("call"))
-        check_finished(now, lambda: [*left(0, 0), encode_manifest(Manifest(), {})])
+    def test_do_not_block_a_start_if_the_operator_has_finished_them(self) -> None:
+        now = continued(calling(None), calling("call"))
+        check_finished(now, lambda: [*manifests_with(0, 0), encode_manifest(Manifest(), {})])
 
-    def test_are_not_looked_for_while_the_operator_is_there(self) -> None:
-        check_finished(going_on(calling("call"), calling("call")), self.nobody_reads)
+    def test_are_not_looked_up_while_the_operator_exists(self) -> None:
+        check_finished(continued(calling("call"), calling("call")), self.fail_if_read)
 
-    def test_go_with_an_operator_that_has_another_name_now(self) -> None:
-        now = going_on(calling("ask"), calling("call"), {"call-unfinished": "ask-unfinished"})
+    def test_stay_with_a_renamed_operator(self) -> None:
+        now = continued(calling("ask"), calling("call"), {"call-unfinished": "ask-unfinished"})
         assert set(now.remembered.stores) == set(calling("ask").store_fingerprints())
-        check_finished(now, self.nobody_reads)
+        check_finished(now, self.fail_if_read)
 
     def test_do_not_continue_in_an_operator_of_another_kind(self) -> None:
-        now = going_on(acknowledging(), calling("call"))
+        now = continued(acknowledging(), calling("call"))
         message = r"'call-unfinished' is process\(acknowledges=True\) .* but map_values_async .* left 5 records there"
         with pytest.raises(IncompatibleTopologyError, match=message):
-            check_same_kinds(now, lambda: left(5, 0))
-        check_same_kinds(now, lambda: left(0, 0))
+            check_same_kinds(now, lambda: manifests_with(5, 0))
+        check_same_kinds(now, lambda: manifests_with(0, 0))
 
     def test_have_no_known_kind_in_an_older_checkpoint(self) -> None:
         offset = {**remembered(calling("call")), "unfinished": ["call-unfinished"]}
         progress = CheckpointProgress(3, True, False, 2, offset, offset, 3)
-        check_same_kinds(going_on_from(acknowledging(), progress), self.nobody_reads)
+        check_same_kinds(continued_from(acknowledging(), progress), self.fail_if_read)
 
     @staticmethod
-    def nobody_reads() -> list[bytes]:
+    def fail_if_read() -> list[bytes]:
         raise AssertionError("reading what tasks remember takes a Spark job")
 
 
-class TestAMicroBatchThatRemovesParts:
-    """Its topology may fail in it; then the earlier topology repeats it and must find its state."""
+class TestAMicroBatchThatRemovesSubtopologies:
+    """If its topology fails in it, the earlier topology repeats it and must find its state."""
 
     def test_does_not_renumber_them_for_the_earlier_topology(self) -> None:
         both, fewer = tables("counts", "prices"), tables("counts", "rates")
-        before = self.offset(going_on_from(both, None))
-        failed = self.offset(going_on_from(fewer, CheckpointProgress(3, True, False, 2, before, before, 3)))
+        before = self.offset(continued_from(both, None))
+        failed = self.offset(continued_from(fewer, CheckpointProgress(3, True, False, 2, before, before, 3)))
         assert failed["parts"]["1"] == [[], [], 2]
         for complete in (False, True):
             processed, last = (failed, 4) if complete else (before, 3)
             progress = CheckpointProgress(4, complete, False, 2, failed, processed, last, before)
-            now = going_on_from(both, progress).plan
+            now = continued_from(both, progress).plan
             assert [sorted(sub.stores) for sub in now.subtopologies] == [["counts"], ["prices"], []]
-            now = going_on_from(fewer, progress).plan
+            now = continued_from(fewer, progress).plan
             assert [sorted(sub.stores) for sub in now.subtopologies] == [["counts"], [], ["rates"]]
 
     @staticmethod
@@ -141,39 +141,39 @@ def tables(*topics: str) -> Plan:
     return builder.build().plan("app")
 
 
-def going_on_from(plan: Plan, progress: CheckpointProgress | None) -> Continuity:
+def continued_from(plan: Plan, progress: CheckpointProgress | None) -> Continuity:
     return continuity(plan, progress, {}, exactly_once=False)
 
 
-class TestATopicThatAnEditTakesOutAndALaterOnePutsBack:
+class TestATopicThatOneEditRemovesAndALaterOneAdds:
     """The checkpoint keeps its positions. They are those of the same topic only if it was not created again in the meantime."""
 
     @staticmethod
     def ids(plan: Plan, before: dict[str, str], found: dict[str, str]) -> Mapping[str, str]:
         """Return the topic ids that the next micro-batch writes to a checkpoint."""
         offset = {"parts": {"0": [["counts"], ["counts"], 2]}, "topic_ids": before}
-        now = going_on_from(plan, CheckpointProgress(3, True, False, 2, offset, offset, 3))
+        now = continued_from(plan, CheckpointProgress(3, True, False, 2, offset, offset, 3))
         facts = {topic: TopicFacts(found[topic], 2) for topic in plan.broker_topics}
         now.check_topics(facts, restart_recreated=False)
         return now.lineage(now.laid_out({"counts": 2, "prices": 2}, default_grouper), facts).topic_ids
 
-    def test_continues(self) -> None:
+    def test_continues_if_it_is_the_same_topic(self) -> None:
         without = self.ids(tables("counts"), {"counts": "c", "prices": "p"}, {"counts": "c"})
         again = self.ids(tables("counts", "prices"), dict(without), {"counts": "c", "prices": "p"})
         assert again == {"counts": "c", "prices": "p"}
 
-    def test_is_noticed_if_it_is_another_one(self) -> None:
+    def test_is_refused_if_it_was_recreated(self) -> None:
         without = self.ids(tables("counts"), {"counts": "c", "prices": "p"}, {"counts": "c"})
         with pytest.raises(TopicRecreatedError, match="'prices'"):
             self.ids(tables("counts", "prices"), dict(without), {"counts": "c", "prices": "other"})
 
 
 class TestAStandbyWithAnEmptyCheckpoint:
-    def test_is_refused_if_the_driver_before_it_has_committed_offsets(self) -> None:
+    def test_is_refused_if_the_previous_driver_has_committed_offsets(self) -> None:
         with pytest.raises(CheckpointError, match=r"file:/mine is empty, .* share a checkpoint"):
             check_shared(tables("prices"), "file:/mine", {"prices": {0: 5}})
 
-    def test_may_begin_if_no_offset_is_committed(self) -> None:
+    def test_may_start_if_no_offset_is_committed(self) -> None:
         check_shared(tables("prices"), "file:/mine", {"prices": {}})
 
     def test_may_rebuild_stores_from_changelog_topics(self) -> None:
@@ -183,7 +183,7 @@ class TestAStandbyWithAnEmptyCheckpoint:
 
 
 class TestRebuilding:
-    """From changelog topics, until all tasks have begun."""
+    """Stores are rebuilt from changelog topics until all tasks have begun."""
 
     BEGIN: ClassVar[dict[str, Any]] = {"tick": 1, "begin": Initialization(rebuild=True).to_json()}
 
@@ -193,24 +193,24 @@ class TestRebuilding:
         [None, CheckpointProgress(0, True, False, 2, {"tick": 0}, {"tick": 0}, 0)],
         ids=["no checkpoint", "an empty micro-batch"],
     )
-    def test_begins_if_it_is_possible(self, progress: CheckpointProgress | None, *, possible: bool) -> None:
+    def test_starts_if_it_is_possible(self, progress: CheckpointProgress | None, *, possible: bool) -> None:
         assert rebuilds(progress, lambda: possible) is possible
 
     @pytest.mark.parametrize("processed", [{}, {"tick": 0}], ids=["the first", "after an empty one"])
     def test_is_completed_after_the_micro_batch_was_interrupted(self, processed: dict[str, Any]) -> None:
         complete = 0 if processed else -1
         interrupted = CheckpointProgress(complete + 1, False, False, 2, self.BEGIN, processed, complete)
-        assert rebuilds(interrupted, self.nobody_asks)
+        assert rebuilds(interrupted, self.fail_if_asked)
 
     def test_ends_with_the_micro_batch(self) -> None:
         assert not rebuilds(
-            CheckpointProgress(0, True, False, 2, self.BEGIN, self.BEGIN, 0), self.nobody_asks
+            CheckpointProgress(0, True, False, 2, self.BEGIN, self.BEGIN, 0), self.fail_if_asked
         )
         later = {"tick": 2, "begin": Initialization().to_json()}
-        assert not rebuilds(CheckpointProgress(1, False, False, 2, later, self.BEGIN, 0), self.nobody_asks)
+        assert not rebuilds(CheckpointProgress(1, False, False, 2, later, self.BEGIN, 0), self.fail_if_asked)
 
     @staticmethod
-    def nobody_asks() -> bool:
+    def fail_if_asked() -> bool:
         raise AssertionError("asked")
 
 

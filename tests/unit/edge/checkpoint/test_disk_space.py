@@ -1,4 +1,4 @@
-"""A disk without room below an application's directory: named, nothing lost, and on it goes when there is room again."""
+"""A full disk below the directory of an application: errors name it, nothing is lost, and work continues when there is space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Space(disk).release()
 Lease.take(disk / "new", "new", "running").release()
 """
 
-_CONTACT = """
+_CONTROL_FILE = """
 import pathlib, sys
 from millstream.core.model.errors import SettingsError
 from millstream.drivers.spark.control import ControlAddress
@@ -64,20 +64,20 @@ assert (disk / "millstream.log").read_text().rstrip().endswith("room again")
 """
 
 
-def test_for_the_lease(tmp_path: Path) -> None:
+def test_the_error_about_a_full_disk_names_the_directory_of_the_lease(tmp_path: Path) -> None:
     output = run_on_small_disk(tmp_path, _LEASE)
     assert f"{tmp_path}/new" in output
     assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in output
     assert "Free some space" in output
 
 
-def test_for_the_control_file(tmp_path: Path) -> None:
-    output = run_on_small_disk(tmp_path, _CONTACT)
+def test_the_error_about_a_full_disk_names_the_control_file(tmp_path: Path) -> None:
+    output = run_on_small_disk(tmp_path, _CONTROL_FILE)
     assert f"{tmp_path}/control.json" in output
     assert "No space left on device; its disk has 0.0 of 8.0 MiB free" in output
     assert "Free some space" in output
 
 
-def test_for_the_log(tmp_path: Path) -> None:
+def test_the_log_file_continues_when_the_disk_has_space_again(tmp_path: Path) -> None:
     output = run_on_small_disk(tmp_path, f"import sys; sys.stderr = sys.stdout{_LOG}")
     assert [line[9:] for line in output.splitlines()] == ["the disk is full"]

@@ -36,11 +36,11 @@ Build = Callable[[ms.StreamsBuilder], object]
 
 
 def halves(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
-    return _two(partitions, lambda number, count: number < count / 2)
+    return _two_groups(partitions, lambda number, count: number < count / 2)
 
 
 def parity(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
-    return _two(partitions, lambda number, count: number % 2 == 0)
+    return _two_groups(partitions, lambda number, count: number % 2 == 0)
 
 
 def pairs(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
@@ -52,11 +52,13 @@ def pairs(partitions: Partitions) -> Sequence[frozenset[TopicPartition]]:
     ]
 
 
-def _two(partitions: Partitions, first: Callable[[int, int], bool]) -> Sequence[frozenset[TopicPartition]]:
+def _two_groups(
+    partitions: Partitions, first: Callable[[int, int], bool]
+) -> Sequence[frozenset[TopicPartition]]:
     every = [(TopicPartition(t, p), first(p, n)) for t, n in partitions.items() for p in range(n)]
     return [
-        frozenset(partition for partition, is_first in every if is_first is wanted)
-        for wanted in (True, False)
+        frozenset(partition for partition, is_first in every if is_first is in_first)
+        for in_first in (True, False)
     ]
 
 
@@ -75,7 +77,7 @@ class Quiet(ms.Processor[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class Program:
-    """A topology with what it finds at the broker."""
+    """A topology with the partitions that exist on the broker."""
 
     build: Build
     partitions: Partitions = field(default_factory=lambda: {"in": 4, "other": 4, "wide": 8})
@@ -96,7 +98,7 @@ class Program:
         return found, found.laid_out(self.partitions, self.grouper)
 
     def checkpoint(self, before: CheckpointProgress | None = None) -> CheckpointProgress:
-        """What it leaves behind."""
+        """Return the checkpoint that the program leaves behind."""
         found, layout = self.continuing(before)
         spec = TopologySpec(found.plan, layout, {}, ErrorPolicies(), {}, found.lineage(layout, {}))
         positions = {
@@ -135,7 +137,7 @@ def regrouped(builder: ms.StreamsBuilder) -> None:
 
 
 def through_kafka(builder: ms.StreamsBuilder) -> None:
-    """The same repartition, but behind a part with a processor, so through a topic."""
+    """Repartition behind a processor, which needs a topic for that."""
     quiet_stream = builder.stream("in").process(Quiet)
     quiet_stream.repartition(partitions=4, name="w").group_by_key().count(store="c").to_stream().to("o")
 
@@ -148,7 +150,7 @@ def joined(left: Callable[[Any], Any], right: Callable[[Any], Any]) -> Build:
     return build
 
 
-def same(stream: Any) -> Any:
+def unchanged(stream: Any) -> Any:
     return stream
 
 
@@ -174,7 +176,7 @@ def foreign(**options: Any) -> Build:
     return build
 
 
-def enriched(transform: Callable[[Any], Any] = same) -> Build:
+def enriched(transform: Callable[[Any], Any] = unchanged) -> Build:
     """Join with a global table, beside the counts."""
 
     def build(builder: ms.StreamsBuilder) -> None:
@@ -185,20 +187,20 @@ def enriched(transform: Callable[[Any], Any] = same) -> Build:
     return build
 
 
-def asked(transform: Callable[[Any], Any]) -> Build:
+def with_calls(transform: Callable[[Any], Any]) -> Build:
     return lambda builder: transform(builder.stream("in")).map_values_async(str.upper, name="call").to("o")
 
 
-def stateless(transform: Callable[[Any], Any] = same) -> Build:
+def stateless(transform: Callable[[Any], Any] = unchanged) -> Build:
     return lambda builder: transform(builder.stream("in")).map_values(str.upper).to("o")
 
 
-def quiet(transform: Callable[[Any], Any] = same) -> Build:
+def quiet(transform: Callable[[Any], Any] = unchanged) -> Build:
     return lambda builder: transform(builder.stream("in")).process(Quiet).to("o")
 
 
 def two_counts(transform: Callable[[Any], Any]) -> Build:
-    """Two stores in one part, one of them with an operation in front."""
+    """Two stores in one sub-topology, one of them with an operation in front."""
 
     def build(builder: ms.StreamsBuilder) -> None:
         first = builder.stream("in").group_by_key().count(store="c").to_stream()
@@ -224,12 +226,12 @@ REFUSED = {
     "a partitioner is taken away": (program(counted(wide(4, partitioner=by_region))), program(counted(wide(4))), "by partitioner by_region and would choose them by key"),
     "a partitioner is another": (program(counted(wide(4, partitioner=by_region))), program(counted(wide(4, partitioner=by_customer))), "by_region and .* by_customer"),
     "a partitioner is another, and the name": (program(counted(wide(4, partitioner=by_region))), program(counted(wide(4, "v", partitioner=by_customer))), "by_region over 4"),
-    "both sides of a join get a repartition": (program(joined(same, same)), program(joined(wide(8), wide(8, "v"))), "'j-.*over 8"),
-    "both sides of a join lose it": (program(joined(wide(8), wide(8, "v"))), program(joined(same, same)), "'j-"),
+    "both sides of a join get a repartition": (program(joined(unchanged, unchanged)), program(joined(wide(8), wide(8, "v"))), "'j-.*over 8"),
+    "both sides of a join lose it": (program(joined(wide(8), wide(8, "v"))), program(joined(unchanged, unchanged)), "'j-"),
     "a store is renamed together with the routing": (program(counted()), Program(counted(wide(8), store="d"), renamed={"c": "d"}), "'d'.* over 8"),
     "a store with a repartition of its name is renamed": (program(regrouped), Program(counted(wide(8, "d"), store="d"), renamed={"c": "d"}), "'app-d-repartition' had 4 partitions and would have 8"),
-    "one of two stores in a part": (program(two_counts(same)), program(two_counts(wide(8))), "store 'd'"),
-    "an asynchronous operator": (program(asked(same)), program(asked(wide(8))), "'call-unfinished'.* the operator that keeps it, a new name"),
+    "one of two stores in a part": (program(two_counts(unchanged)), program(two_counts(wide(8))), "store 'd'"),
+    "an asynchronous operator": (program(with_calls(unchanged)), program(with_calls(wide(8))), "'call-unfinished'.* the operator that keeps it, a new name"),
     "foreign keys: the partitioner of the other table": (program(foreign()), program(foreign(other_partitioner=lambda key, n: 0)), "'app-j-subscription-registration-repartition'.*by partitioner <lambda>"),
     "foreign keys: the partitioner of this table": (program(foreign()), program(foreign(partitioner=lambda key, n: 0)), "by partitioner"),
     "in front of counts beside a global table": (program(enriched()), program(enriched(wide(8))), "'c'"),
@@ -241,7 +243,7 @@ REFUSED = {
     "another grouper, and another topic": (program(counted(), halves), program(counted(topic="other"), parity), "'in' by its 4 .* 'other' by its 4"),
 }  # fmt: skip
 
-GOES_ON = {
+CONTINUES = {
     "nothing changes": (program(counted()), program(counted())),
     "a repartition stays": (program(counted(wide(8))), program(counted(wide(8)))),
     "a repartition gets another name": (program(counted(wide(8))), program(counted(wide(8, "v")))),
@@ -258,8 +260,8 @@ GOES_ON = {
     "a merged topic goes": (program(merged("in", "other")), program(merged("other"))),
     "a pattern finds other topics": (program(by_pattern, **{"y-1": 4}), program(by_pattern, **{"y-2": 8})),
     "a pattern finds its first topic": (program(by_pattern), program(by_pattern, **{"y-2": 8})),
-    "one side of a join is re-keyed": (program(joined(same, same)), program(joined(same, wide()))),
-    "both topics of a join grow": (program(joined(same, same)), program(joined(same, same), **{"in": 6, "other": 6})),
+    "one side of a join is re-keyed": (program(joined(unchanged, unchanged)), program(joined(unchanged, wide()))),
+    "both topics of a join grow": (program(joined(unchanged, unchanged)), program(joined(unchanged, unchanged), **{"in": 6, "other": 6})),
     "a store gets a new name with the routing": (program(counted()), program(counted(wide(8), store="d"))),
     "a store gets a new name with the number": (program(counted(wide(8))), program(counted(wide(4), store="d"))),
     "a store is renamed": (program(regrouped), Program(lambda b: b.stream("in").group_by(lambda k, v: v).count(store="d").to_stream().to("o"), renamed={"c": "d"})),
@@ -276,28 +278,30 @@ GOES_ON = {
 
 
 @pytest.mark.parametrize(("before", "now", "message"), REFUSED.values(), ids=REFUSED)
-def test_is_refused(before: Program, now: Program, message: str) -> None:
+def test_an_edit_that_separates_records_from_their_state_is_refused(
+    before: Program, now: Program, message: str
+) -> None:
     checkpoint = before.checkpoint()
     with pytest.raises(IncompatibleTopologyError, match=message) as error:
         now.continuing(checkpoint)
     assert "new name" in str(error.value)
     assert "millstream reset" in str(error.value)
-    before.continuing(before.checkpoint(checkpoint))  # restoring the original is no edit
+    before.continuing(before.checkpoint(checkpoint))  # undoing the edit is always possible
 
 
-@pytest.mark.parametrize(("before", "now"), GOES_ON.values(), ids=GOES_ON)
-def test_goes_on(before: Program, now: Program) -> None:
+@pytest.mark.parametrize(("before", "now"), CONTINUES.values(), ids=CONTINUES)
+def test_an_edit_that_keeps_records_with_their_state_continues(before: Program, now: Program) -> None:
     after = now.checkpoint(before.checkpoint())
-    replace(now, renamed={}).continuing(after)  # and again
+    replace(now, renamed={}).continuing(after)  # the next start continues too
 
 
-TRANSFORMS = st.sampled_from([same, wide(2), wide(3), wide(4), wide(), wide(4, "v"), wide(3, "v")])
+TRANSFORMS = st.sampled_from([unchanged, wide(2), wide(3), wide(4), wide(), wide(4, "v"), wide(3, "v")])
 GROUPERS = st.sampled_from([default_grouper, halves, parity, pairs])
 BUILDS = st.one_of(
     TRANSFORMS.map(counted),
     st.builds(counted, TRANSFORMS, st.just("other")),
     st.just(merged("in", "other")),
-    st.builds(joined, TRANSFORMS, st.sampled_from([same, wide(2, "x"), wide(3, "x"), wide(None, "x")])),
+    st.builds(joined, TRANSFORMS, st.sampled_from([unchanged, wide(2, "x"), wide(3, "x"), wide(None, "x")])),
     TRANSFORMS.map(two_counts),
 )
 PROGRAMS = st.builds(
@@ -309,8 +313,8 @@ PROGRAMS = st.builds(
 )
 
 
-def homes(found: Continuity, layout: Layout) -> dict[tuple[str, bool], set[tuple[int, ...]]]:
-    """The tasks that receive the records of some keys for each store, by every path; from producers, or from repartitions."""
+def tasks_of_keys(found: Continuity, layout: Layout) -> dict[tuple[str, bool], set[tuple[int, ...]]]:
+    """Return, for each store, the tasks that receive the records of some keys on each path to the store."""
     routing = found.lineage(layout, {}).routing
     keys = [str(n).encode() for n in range(40)]
     return {
@@ -323,13 +327,13 @@ def homes(found: Continuity, layout: Layout) -> dict[tuple[str, bool], set[tuple
 
 
 @given(PROGRAMS, PROGRAMS)
-def test_what_goes_on_brings_every_key_to_its_state(before: Program, now: Program) -> None:
+def test_an_accepted_edit_sends_every_key_to_its_state(before: Program, now: Program) -> None:
     now = replace(
         now, partitions={**now.partitions, "in": before.partitions["in"], "other": before.partitions["other"]}
     )
     try:
-        was = homes(*before.continuing(None))
-        found = homes(*now.continuing(before.checkpoint()))
+        was = tasks_of_keys(*before.continuing(None))
+        found = tasks_of_keys(*now.continuing(before.checkpoint()))
     except (CoPartitioningError, IncompatibleTopologyError):
         return
     for store in was.keys() & found.keys():
@@ -365,16 +369,16 @@ class TestRecordsThatTasksHold:
             "a new store",
         ],
     )
-    def test_are_not_left_behind(self, before: Program, now: Program) -> None:
-        going_on = now.continuing(before.checkpoint())
+    def test_block_edits_that_would_leave_them_behind(self, before: Program, now: Program) -> None:
+        continued = now.continuing(before.checkpoint())
         with pytest.raises(IncompatibleTopologyError, match=r"buffered 2 records of 'in'.*until='end'"):
-            check_held(*going_on, lambda: self.manifests("in"))
-        check_held(*going_on, lambda: self.manifests("another"))
+            check_held(*continued, lambda: self.manifests("in"))
+        check_held(*continued, lambda: self.manifests("another"))
 
-    def test_of_a_repartition_neither(self) -> None:
-        going_on = program(stateless(wide(4))).continuing(program(stateless(wide(8))).checkpoint())
+    def test_of_a_repartition_block_a_change_of_its_partitions(self) -> None:
+        continued = program(stateless(wide(4))).continuing(program(stateless(wide(8))).checkpoint())
         with pytest.raises(IncompatibleTopologyError, match="buffered 2 records of 'app-w-repartition'"):
-            check_held(*going_on, lambda: self.manifests("app-w-repartition"))
+            check_held(*continued, lambda: self.manifests("app-w-repartition"))
 
     @pytest.mark.parametrize(
         ("before", "now"),
@@ -386,16 +390,16 @@ class TestRecordsThatTasksHold:
         ],
         ids=["a topic grows", "another sink", "a topic comes", "a topic of a pattern is gone for now"],
     )
-    def test_are_not_looked_for_if_they_stay(self, before: Program, now: Program) -> None:
-        check_held(*now.continuing(before.checkpoint()), self.nobody_reads)
+    def test_are_not_looked_up_if_their_tasks_still_read_them(self, before: Program, now: Program) -> None:
+        check_held(*now.continuing(before.checkpoint()), self.fail_if_read)
 
     @staticmethod
-    def nobody_reads() -> list[bytes]:
+    def fail_if_read() -> list[bytes]:
         raise AssertionError("reading what tasks remember takes a Spark job")
 
 
 def test_a_start_waits_for_equal_numbers_of_partitions_like_a_running_application() -> None:
-    before = program(joined(same, same))
+    before = program(joined(unchanged, unchanged))
     found = continuity(before.plan(), before.checkpoint(), {}, exactly_once=False)
     grown = {**before.partitions, "in": 6}
     with pytest.raises(CoPartitioningError):
@@ -418,7 +422,7 @@ def together(builder: ms.StreamsBuilder) -> None:
 
 
 class TestAnInterruptedMicroBatch:
-    """Some of its transactions may be committed, and what their tasks send is not sent again."""
+    """Some of its transactions may be committed, and their tasks do not send those records again."""
 
     @pytest.mark.parametrize(
         ("before", "after", "topic"),
@@ -441,7 +445,7 @@ class TestAnInterruptedMicroBatch:
         check_interrupted(now.plan, replace(interrupted, planned=began), exactly_once=True)
 
     @pytest.mark.parametrize("build", [counted(wide(4)), through_kafka, apart, together])
-    def test_is_repeated_if_they_have_not_changed(self, build: Build) -> None:
+    def test_is_repeated_if_its_tasks_have_not_changed(self, build: Build) -> None:
         interrupted = replace(program(build).checkpoint(), committed=False)
         now, _ = program(build).continuing(interrupted)
         check_interrupted(now.plan, interrupted, exactly_once=True)

@@ -28,9 +28,9 @@ CLAIM = "5f3a09c2d1e4b687"
 
 @pytest.fixture
 def server() -> Iterator[ControlServer]:
-    made = ControlServer(lambda *_: {"state": "running"}, bytes(range(32)), process_directory())
-    yield made
-    made.close()
+    control_server = ControlServer(lambda *_: {"state": "running"}, bytes(range(32)), process_directory())
+    yield control_server
+    control_server.close()
 
 
 def orders(home: Path) -> FlowControl:
@@ -38,7 +38,7 @@ def orders(home: Path) -> FlowControl:
 
 
 @pytest.mark.timeout(60 + FLIPS)
-def test_of_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
+def test_flipped_bits_in_kept_pauses_never_let_a_topic_be_read(tmp_path: Path) -> None:
     outcomes, messages = Counter[str](), set[str]()
     for seed in range(max(FLIPS, 300)):
         orders(tmp_path).pause(TOPICS, keep=True)
@@ -69,7 +69,7 @@ def claimed(begun: str) -> str:
 
 
 @pytest.mark.timeout(60 + FLIPS)
-def test_of_the_lease_keep_nobody_out_and_let_nobody_in(tmp_path: Path) -> None:
+def test_flipped_bits_in_the_lease_do_not_change_which_application_holds_it(tmp_path: Path) -> None:
     outcomes = Counter[str]()
     for seed in range(max(FLIPS, 300)):
         lease = Lease.take(tmp_path, "app", "running")
@@ -90,7 +90,9 @@ def test_of_the_lease_keep_nobody_out_and_let_nobody_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60 + FLIPS)
-def test_of_the_contact_give_an_order_to_nobody_else(tmp_path: Path, server: ControlServer) -> None:
+def test_flipped_bits_in_the_control_file_never_send_a_command_to_another_process(
+    tmp_path: Path, server: ControlServer
+) -> None:
     outcomes, messages = Counter[str](), set[str]()
     for seed in range(max(FLIPS, 100)):
         write_control_file(tmp_path, server.address)

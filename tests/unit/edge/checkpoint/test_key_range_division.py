@@ -48,7 +48,7 @@ def division(root: Path, progress: CheckpointProgress | None) -> KeyRangeDivisio
 COMPLETE = CheckpointProgress(7, True, False, 4, {}, {}, 7)
 
 
-def test_state_is_divided_only_where_a_micro_batch_is_complete(tmp_path: Path) -> None:
+def test_state_is_divided_only_if_the_last_micro_batch_is_complete(tmp_path: Path) -> None:
     assert not division(tmp_path, None).needed
     assert not division(tmp_path, CheckpointProgress(0, False, False, 4, {}, {}, -1)).needed
     complete = division(tmp_path, COMPLETE)
@@ -58,7 +58,7 @@ def test_state_is_divided_only_where_a_micro_batch_is_complete(tmp_path: Path) -
         division(tmp_path, CheckpointProgress(8, False, False, 4, {}, {}, 7)).check()
 
 
-def test_a_checkpoint_elsewhere_is_not_divided(tmp_path: Path) -> None:
+def test_a_checkpoint_on_a_remote_file_system_is_not_divided(tmp_path: Path) -> None:
     elsewhere = replace(division(tmp_path, COMPLETE), files=RemoteFiles(tmp_path))
     with pytest.raises(CheckpointError, match="only if the checkpoint is in a directory of this host"):
         elsewhere.check()
@@ -78,7 +78,7 @@ def test_shares_stay_until_their_micro_batch_is_complete(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_named_and_shares_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The start ended with an OSError without a path, and the half of the shares stayed on the full disk."""
+    """The start used to end with an OSError without a path, and half of the shares stayed on the full disk."""
 
     def fill(_session: object, _checkpoint: object, directory: Path, *_: object) -> DividedState:
         (directory / "half").mkdir(parents=True)

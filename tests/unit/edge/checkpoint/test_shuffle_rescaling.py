@@ -26,7 +26,7 @@ def progress(**changed: Any) -> CheckpointProgress:
 
 
 @pytest.mark.parametrize(
-    ("before", "wanted", "policy", "expected"),
+    ("before", "configured", "policy", "expected"),
     [
         (None, 8, "fail", "nothing"),
         (progress(), None, "fail", "nothing"),
@@ -37,12 +37,12 @@ def progress(**changed: Any) -> CheckpointProgress:
         (progress(committed=False, rescaling=True), None, "keep", "rescale"),
     ],
 )
-def test_follows_the_setting(
-    before: CheckpointProgress | None, wanted: int | None, policy: Any, expected: str
+def test_rescaling_follows_the_setting(
+    before: CheckpointProgress | None, configured: int | None, policy: Any, expected: str
 ) -> None:
-    assert decided(before, wanted, policy) == expected
+    assert decided(before, configured, policy) == expected
 
 
-def test_may_be_refused() -> None:
+def test_another_number_of_shuffle_partitions_can_be_refused() -> None:
     with pytest.raises(SettingsError, match=r"has 4 shuffle partitions, but shuffle_partitions=8 is set"):
         decided(progress(), 8, "fail")

@@ -1,4 +1,4 @@
-"""One application at a time works on a state directory."""
+"""The lease: only one application at a time works on a state directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.edge.checkpoint.state_lease import Lease
 from unit.forks import forked_child
 
 
-def test_keeps_a_second_one_out_until_it_is_given_back(tmp_path: Path) -> None:
+def test_a_lease_excludes_a_second_one_until_it_is_released(tmp_path: Path) -> None:
     home = tmp_path / "app"
     lease = Lease.take(home, "app", "running")
     with pytest.raises(ApplicationRunningError) as caught:
@@ -31,7 +31,7 @@ def test_keeps_a_second_one_out_until_it_is_given_back(tmp_path: Path) -> None:
     Lease.take(home, "app", "resetting").release()
 
 
-def test_is_given_back_by_a_process_that_is_killed(tmp_path: Path) -> None:
+def test_a_killed_process_releases_its_lease(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from millstream.edge.checkpoint.state_lease import Lease\n"
         f"held = Lease.take(pathlib.Path({str(tmp_path)!r}), 'app', 'running')\n"
@@ -48,8 +48,8 @@ def test_is_given_back_by_a_process_that_is_killed(tmp_path: Path) -> None:
     Lease.take(tmp_path, "app", "running").release()
 
 
-def test_is_not_held_by_a_child_of_a_process_that_is_killed(tmp_path: Path) -> None:
-    """A process pool of the user's program outlived it, and no start was possible until somebody ended the pool."""
+def test_a_child_of_a_killed_process_does_not_hold_the_lease(tmp_path: Path) -> None:
+    """A process pool of the user's program outlived it, and no start was possible until the pool ended."""
     program = (
         "import multiprocessing, os, pathlib, signal; from millstream.edge.checkpoint.state_lease import Lease\n"
         f"held = Lease.take(pathlib.Path({str(tmp_path)!r}), 'app', 'running')\n"
@@ -70,7 +70,7 @@ def test_is_not_held_by_a_child_of_a_process_that_is_killed(tmp_path: Path) -> N
             os.kill(child, signal.SIGKILL)
 
 
-def test_can_be_taken_again_while_a_child_of_the_process_runs(tmp_path: Path) -> None:
+def test_a_lease_can_be_taken_again_while_a_child_of_the_process_runs(tmp_path: Path) -> None:
     lease = Lease.take(tmp_path, "app", "running")
     with forked_child():
         with pytest.raises(ApplicationRunningError):
@@ -79,13 +79,13 @@ def test_can_be_taken_again_while_a_child_of_the_process_runs(tmp_path: Path) ->
         Lease.take(tmp_path, "app", "running").release()
 
 
-def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"cannot be written: Not a directory. Set state_dir"):
         Lease.take(tmp_path / "file" / "app", "app", "running")
 
 
-def test_remembers_the_checkpoint_that_was_to_be_begun(tmp_path: Path) -> None:
+def test_a_lease_remembers_the_checkpoint_that_was_begun(tmp_path: Path) -> None:
     lease = Lease.take(tmp_path, "app", "running")
     assert lease.begun_checkpoint == ""
     lease.begin("5f3a")
@@ -96,15 +96,15 @@ def test_remembers_the_checkpoint_that_was_to_be_begun(tmp_path: Path) -> None:
         lease.release()
 
 
-def test_a_file_that_is_not_whole_remembers_nothing(tmp_path: Path) -> None:
+def test_a_truncated_file_of_a_lease_remembers_no_checkpoint(tmp_path: Path) -> None:
     Lease.take(tmp_path, "app", "running").release()
     (tmp_path / "lock").write_text('{"begun": "5f')
     assert Lease.take(tmp_path, "app", "running").begun_checkpoint == ""
 
 
 @pytest.mark.parametrize("replaced", ["directory", "record"])
-def test_does_not_overwrite_what_another_driver_has_written(tmp_path: Path, replaced: str) -> None:
-    """Somebody deleted the directory and started a second driver, or the file system has no locks. The first one noticed nothing."""
+def test_a_lease_does_not_overwrite_the_file_of_another_driver(tmp_path: Path, replaced: str) -> None:
+    """The directory was deleted and a second driver was started, or the file system has no locks. The first one did not notice."""
     home = tmp_path / "app"
     lease = Lease.take(home, "app", "running")
     lease.begin("5f3a")
@@ -124,7 +124,7 @@ def test_does_not_overwrite_what_another_driver_has_written(tmp_path: Path, repl
     assert not lease.is_held
 
 
-def test_notices_that_its_directory_was_deleted(tmp_path: Path) -> None:
+def test_a_lease_notices_that_its_directory_was_deleted(tmp_path: Path) -> None:
     lease = Lease.take(tmp_path / "app", "app", "running")
     shutil.rmtree(tmp_path / "app")
     with pytest.raises(SettingsError, match=r"lock' cannot be written: No such file or directory"):

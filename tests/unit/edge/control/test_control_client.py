@@ -23,7 +23,7 @@ from millstream.edge.control.remote_commands import executed
 from millstream.edge.status.application_status import Status
 
 
-class Recording:
+class RecordingApplication:
     """An application that records its commands."""
 
     def __init__(self) -> None:
@@ -56,19 +56,21 @@ class Recording:
 
 
 @pytest.fixture
-def application() -> Recording:
-    return Recording()
+def application() -> RecordingApplication:
+    return RecordingApplication()
 
 
 @pytest.fixture
-def server(application: Recording) -> Iterator[ControlServer]:
-    made = ControlServer(lambda question, data: executed(application, *data), b"key", process_directory())
-    yield made
-    made.close()
+def server(application: RecordingApplication) -> Iterator[ControlServer]:
+    control_server = ControlServer(
+        lambda question, data: executed(application, *data), b"key", process_directory()
+    )
+    yield control_server
+    control_server.close()
 
 
-def test_commands_reach_the_application_and_the_status_comes_back(
-    tmp_path: Path, application: Recording, server: ControlServer
+def test_commands_reach_the_application_and_return_its_status(
+    tmp_path: Path, application: RecordingApplication, server: ControlServer
 ) -> None:
     write_control_file(tmp_path, server.address)
     status = send(tmp_path, "app", "pause", topics=["in"], subtopologies=None, keep=True)
@@ -83,7 +85,7 @@ def test_commands_reach_the_application_and_the_status_comes_back(
     assert send(tmp_path, "app", "status") == status
 
 
-def test_what_the_application_refuses_is_the_senders_error(tmp_path: Path, server: ControlServer) -> None:
+def test_a_refused_command_is_an_error_of_its_sender(tmp_path: Path, server: ControlServer) -> None:
     write_control_file(tmp_path, server.address)
     with pytest.raises(ControlError, match="there is no topic 'unknown'"):
         send(tmp_path, "app", "throttle", topic="unknown", records_per_second=5)
@@ -91,7 +93,7 @@ def test_what_the_application_refuses_is_the_senders_error(tmp_path: Path, serve
         send(tmp_path, "app", "dance")
 
 
-def test_the_key_is_for_its_user_alone_and_goes_with_the_application(
+def test_the_control_file_is_private_and_deleted_with_the_application(
     tmp_path: Path, server: ControlServer
 ) -> None:
     (tmp_path / "control.json").write_text("left behind by a crash")
@@ -110,7 +112,7 @@ def refusal(home: Path) -> str:
     return str(caught.value)
 
 
-def test_an_application_that_is_not_running(tmp_path: Path) -> None:
+def test_a_command_to_an_application_that_is_not_running_is_refused(tmp_path: Path) -> None:
     assert "'app' is not running with this state directory" in refusal(tmp_path)
     assert "--state-dir" in refusal(tmp_path)
 
@@ -120,33 +122,33 @@ def edited(home: Path, **facts: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **facts}))
 
 
-class TestAStaleFile:
-    def test_of_a_process_that_is_gone(self, tmp_path: Path, server: ControlServer) -> None:
+class TestTheControlFile:
+    def test_of_a_process_that_has_ended_is_reported(self, tmp_path: Path, server: ControlServer) -> None:
         write_control_file(tmp_path, server.address)
         with subprocess.Popen([sys.executable, "-c", ""]) as ended:
             ended.wait()
         edited(tmp_path, pid=ended.pid)
         assert "'app' does not answer: it has ended without deleting" in refusal(tmp_path)
 
-    def test_of_a_port_that_nobody_listens_on(self, tmp_path: Path, server: ControlServer) -> None:
+    def test_of_a_closed_server_is_reported(self, tmp_path: Path, server: ControlServer) -> None:
         write_control_file(tmp_path, server.address)
         server.close()
         assert "'app' does not answer" in refusal(tmp_path)
 
-    def test_of_a_port_that_is_somebody_elses_now(self, tmp_path: Path, server: ControlServer) -> None:
+    def test_with_the_key_of_another_server_is_reported(self, tmp_path: Path, server: ControlServer) -> None:
         write_control_file(tmp_path, server.address)
         edited(tmp_path, key=b"another".hex())
         assert "'app' does not answer" in refusal(tmp_path)
 
-    def test_of_another_host(self, tmp_path: Path, server: ControlServer) -> None:
+    def test_of_another_host_is_reported(self, tmp_path: Path, server: ControlServer) -> None:
         write_control_file(tmp_path, server.address)
         edited(tmp_path, on="elsewhere")
         assert "runs on host 'elsewhere'" in refusal(tmp_path)
 
-    def test_that_is_damaged(self, tmp_path: Path) -> None:
+    def test_that_is_damaged_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "control.json").write_text("{")
         assert "cannot be read" in refusal(tmp_path)
 
-    def test_of_a_living_process_names_it(self, tmp_path: Path, server: ControlServer) -> None:
+    def test_of_a_running_process_contains_its_id(self, tmp_path: Path, server: ControlServer) -> None:
         write_control_file(tmp_path, server.address)
         assert json.loads((tmp_path / "control.json").read_text())["pid"] == os.getpid()

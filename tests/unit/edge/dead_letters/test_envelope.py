@@ -18,12 +18,12 @@ from millstream.edge.dead_letters.envelope import (
     LetterFilter,
 )
 
-FAILED = "millstream.error.stage"
+STAGE_HEADER = "millstream.error.stage"
 GUARD = Guard("dead", {"in": 2, "dead": 1, "other": 1})
 
 
 def letters_of_a_run() -> list[Envelope]:
-    """Return what a real topology sends to its dead-letter topic: one letter of a function, one of a call."""
+    """Return the dead letters of a real topology: one from a function, one from an asynchronous call."""
 
     async def ask(value: str) -> str:
         raise ConnectionError("down")
@@ -50,12 +50,12 @@ def letter(*headers: tuple[str, str], key: bytes | None = b"k") -> Envelope:
     return Envelope(TopicPartition("dead", 0), 9, key, b"v", 50, encoded)
 
 
-def read_from(topic: str, partition: int = 0, **more: str) -> Envelope:
+def letter_from(topic: str, partition: int = 0, **more: str) -> Envelope:
     facts = {"topic": topic, "partition": str(partition), "stage": "process", "error": "E: x", **more}
     return letter(*((f"millstream.error.{name}", text) for name, text in facts.items()))
 
 
-def test_letters_of_a_topology() -> None:
+def test_headers_of_dead_letters_tell_their_source_and_whether_they_can_be_sent_back() -> None:
     parse, ask = letters_of_a_run()
     assert (parse.source, parse.as_read, parse.facts["node"]) == (TopicPartition("in", 0), True, "parse")
     assert parse.facts["error"].startswith("ValueError: ")
@@ -71,7 +71,7 @@ def test_letters_of_a_topology() -> None:
     assert Guard("dead", {"other": 1}, to="other").destination(ask) == Destination("other")
 
 
-def test_a_failure_behind_a_call_says_that_its_bytes_are_not_those_that_were_read() -> None:
+def test_a_failure_after_a_call_marks_the_dead_letter_as_a_record_of_an_operator() -> None:
     async def ask(value: str) -> str:
         return value
 
@@ -86,9 +86,9 @@ def test_a_failure_behind_a_call_says_that_its_bytes_are_not_those_that_were_rea
 
 
 def test_a_record_is_a_dead_letter_if_a_header_describes_a_failure() -> None:
-    replayed = Envelope(TopicPartition("in", 0), 4, b"k", b"v", 1, read_from("in").sent_back())
+    replayed = Envelope(TopicPartition("in", 0), 4, b"k", b"v", 1, letter_from("in").sent_back())
     letters = (
-        read_from("in"),
+        letter_from("in"),
         letter(("__streams.errors.message", "")),
         letter(),
         letter(("mine", "1")),
@@ -97,7 +97,7 @@ def test_a_record_is_a_dead_letter_if_a_header_describes_a_failure() -> None:
     assert [each.is_letter for each in letters] == [True, True, False, False, False]
 
 
-def test_a_letter_of_kafka_streams() -> None:
+def test_dead_letters_of_kafka_streams_are_understood() -> None:
     kafka_headers = {"exception": "java.lang.ArithmeticException", "message": "/ by zero", "stacktrace": "at A", "topic": "in",
               "partition": "1", "offset": "7"}  # fmt: skip
     found = letter(*((f"__streams.errors.{name}", text) for name, text in kafka_headers.items()))
@@ -106,14 +106,14 @@ def test_a_letter_of_kafka_streams() -> None:
     assert [name for name, _ in found.sent_back()] == [REPLAYS, REPLAYED_FROM]
 
 
-def test_a_header_with_many_digits_is_no_number() -> None:
+def test_a_header_with_thousands_of_digits_is_ignored() -> None:
     found = letter(
         (REPLAYS, "9" * 5000), ("millstream.error.topic", "in"), ("millstream.error.partition", "1" * 5000)
     )
     assert (found.source, found.replays) == (None, 0)
 
 
-def test_a_record_that_came_back_is_counted_and_the_newest_header_counts() -> None:
+def test_replays_are_counted_and_the_last_header_of_a_name_wins() -> None:
     again = Envelope(TopicPartition("dead", 0), 4, b"k", b"v", 1, letter().sent_back())
     twice = Envelope(TopicPartition("dead", 0), 5, b"k", b"v", 1, again.sent_back())
     assert (again.replays, twice.replays) == (1, 2)
@@ -126,30 +126,30 @@ def test_a_record_that_came_back_is_counted_and_the_newest_header_counts() -> No
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (letter((FAILED, "process"), (REPLAYS, "3")), "replayed 3 times before"),
-        (letter((FAILED, "process")), "no header names the topic"),
+        (letter((STAGE_HEADER, "process"), (REPLAYS, "3")), "replayed 3 times before"),
+        (letter((STAGE_HEADER, "process")), "no header names the topic"),
         (letter(), "not a dead letter"),
-        (read_from("dead"), "dead-letter topic itself"),
-        (read_from("gone"), "does not exist"),
-        (read_from("app-by-user-repartition"), "internal topic"),
-        (read_from("in", record="operator"), "not as it was read"),
-        (read_from("in", partition=-1), "no header names the topic"),
+        (letter_from("dead"), "dead-letter topic itself"),
+        (letter_from("gone"), "does not exist"),
+        (letter_from("app-by-user-repartition"), "internal topic"),
+        (letter_from("in", record="operator"), "not as it was read"),
+        (letter_from("in", partition=-1), "no header names the topic"),
     ],
 )
-def test_what_is_not_sent_back(found: Envelope, why: str) -> None:
+def test_a_refused_record_is_not_sent_back_and_the_reason_is_named(found: Envelope, why: str) -> None:
     destination = GUARD.destination(found)
     assert (destination.topic, why in destination.refusal) == ("", True), destination
 
 
 def test_a_record_that_is_not_a_dead_letter_is_not_sent_to_another_topic() -> None:
     guard = Guard("dead", {"other": 1}, to="other")
-    assert guard.destination(letter((FAILED, "punctuate"))) == Destination("other")
+    assert guard.destination(letter((STAGE_HEADER, "punctuate"))) == Destination("other")
     assert "not a dead letter" in guard.destination(letter(("mine", "1"))).refusal
 
 
-def test_a_partition_that_is_gone_is_chosen_by_key() -> None:
-    assert GUARD.destination(read_from("in", partition=1)) == Destination("in", 1)
-    assert GUARD.destination(read_from("in", partition=2)) == Destination("in", -1)
+def test_a_record_of_a_missing_partition_is_partitioned_by_its_key() -> None:
+    assert GUARD.destination(letter_from("in", partition=1)) == Destination("in", 1)
+    assert GUARD.destination(letter_from("in", partition=2)) == Destination("in", -1)
 
 
 @pytest.mark.parametrize(
@@ -168,5 +168,5 @@ def test_a_partition_that_is_gone_is_chosen_by_key() -> None:
         (LetterFilter(offsets=frozenset({9}), partitions=frozenset({0})), True),
     ],
 )
-def test_filters(choice: LetterFilter, chosen: bool) -> None:
-    assert choice.matches(read_from("in")) is chosen
+def test_a_filter_selects_letters_by_each_of_its_criteria(choice: LetterFilter, chosen: bool) -> None:
+    assert choice.matches(letter_from("in")) is chosen

@@ -1,4 +1,4 @@
-"""The fork server: a fork is the daemon that a plain start would be, and ends as that does. The test is its JVM."""
+"""The fork server: a forked daemon behaves and ends like one that is started directly. The tests act as Spark's JVM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fork server runs on Linux")
 
-# PySpark's daemon takes the module of its workers from its arguments if the name begins so.
+# PySpark's daemon takes the module of its workers from its arguments if the name begins with "pyspark".
 WORKER = "pyspark_circumstances"
 CIRCUMSTANCES = """
 import json, os, resource, signal, sys
@@ -48,14 +48,14 @@ def main(infile, outfile):
 
 
 class Daemon:
-    """A daemon as Spark starts one, and a worker of it."""
+    """A PySpark daemon, started as by Spark, and one of its workers."""
 
     def __init__(self, started: subprocess.Popen[bytes]) -> None:
         self.started = started
         assert self.started.stdout is not None
         (port,) = struct.unpack(">i", self.started.stdout.read(4))
-        self._line = socket.create_connection(("127.0.0.1", port))
-        self._stream = self._line.makefile("rwb")
+        self._connection = socket.create_connection(("127.0.0.1", port))
+        self._stream = self._connection.makefile("rwb")
         self.worker = psutil.Process(self._number())
         self.daemon = self.worker.parent()
 
@@ -71,13 +71,13 @@ class Daemon:
         return found
 
     def end(self) -> tuple[bytes, bytes]:
-        """End the daemon as the JVM does, or as its death does."""
+        """Close the connections to the daemon, as the JVM does when it ends."""
         self._stream.close()
-        self._line.close()
+        self._connection.close()
         return self.started.communicate(timeout=120)
 
 
-def _as_below_pysparks_jvm() -> None:
+def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -100,7 +100,7 @@ class Server:
             env=self.environment,
             stdin=subprocess.PIPE,
         )
-        self.itself = psutil.Process(self.process.pid)
+        self.server_process = psutil.Process(self.process.pid)
         await_condition(lambda: self.socket.exists() or self.process.poll(), "the server to listen")
 
     def daemon(self, *, forked: bool = True, more: Mapping[str, str] | None = None) -> Daemon:
@@ -114,30 +114,30 @@ class Server:
         command = [sys.executable, *arguments]
         if forked:
             command = [sys.executable, "-IS", str(client.origin), str(self.socket), *command]
-        said = {"PYTHON_WORKER_FACTORY_SECRET": "key!", "SPARK_SAID": "yes"}
+        spark_variables = {"PYTHON_WORKER_FACTORY_SECRET": "key!", "SPARK_SAID": "yes"}
         path = f"{self.home}{os.pathsep}{self.environment['PYTHONPATH']}"
-        environment = {**self.environment, **said, "PYTHONPATH": path, **more}
+        environment = {**self.environment, **spark_variables, "PYTHONPATH": path, **more}
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command, env=environment, cwd=self.home / "elsewhere", stdin=pipe, stdout=pipe, stderr=pipe,
-            preexec_fn=_as_below_pysparks_jvm,
+            preexec_fn=_ignore_interrupts,
         )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    made = Server(tmp_path_factory.mktemp("server"))
-    yield made
-    made.process.kill()
-    made.process.communicate()
+    new_server = Server(tmp_path_factory.mktemp("server"))
+    yield new_server
+    new_server.process.kill()
+    new_server.process.communicate()
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path)
-    yield made
-    made.process.kill()
-    made.process.communicate()
+    new_server = Server(tmp_path)
+    yield new_server
+    new_server.process.kill()
+    new_server.process.communicate()
 
 
 def await_condition(holds: Callable[[], object], description: str, within_s: float = 120) -> None:
@@ -151,7 +151,7 @@ def is_fork(daemon: Daemon, server: Server) -> bool:
     return daemon.daemon is not None and daemon.daemon.ppid() == server.process.pid
 
 
-def test_a_fork_is_what_a_plain_start_is(server: Server) -> None:
+def test_a_forked_daemon_runs_in_the_same_environment_as_one_that_is_started_directly(server: Server) -> None:
     forked, plain = server.daemon(), server.daemon(forked=False)
     assert is_fork(forked, server)
     found, expected = forked.circumstances(), plain.circumstances()
@@ -160,7 +160,7 @@ def test_a_fork_is_what_a_plain_start_is(server: Server) -> None:
     assert forked.end() == plain.end() == ("straße\n".encode(), b"told\n")
 
 
-def test_is_shown_as_what_it_is(server: Server) -> None:
+def test_forked_processes_have_the_names_of_their_modules(server: Server) -> None:
     forked = server.daemon()
     assert forked.daemon is not None
     await_condition(lambda: forked.worker.name() == "pyspark_circums", "the name of the worker")
@@ -168,8 +168,10 @@ def test_is_shown_as_what_it_is(server: Server) -> None:
     forked.end()
 
 
-def test_only_its_user_can_ask_and_it_has_no_threads_but_the_allocators(server: Server) -> None:
-    server.daemon().end()  # it has imported
+def test_only_the_user_can_connect_and_the_server_has_no_threads_except_the_allocators(
+    server: Server,
+) -> None:
+    server.daemon().end()  # now the server has imported its modules
     assert stat.S_IMODE(server.socket.stat().st_mode) == 0o600
     tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
     names = [(task / "comm").read_text().strip() for task in tasks if task.name != str(server.process.pid)]
@@ -179,23 +181,27 @@ def test_only_its_user_can_ask_and_it_has_no_threads_but_the_allocators(server: 
 @pytest.mark.parametrize(
     "more", [{"PYTHONHASHSEED": "5"}, {"OMP_NUM_THREADS": "2"}, {"A_SETTING": "of the user"}]
 )
-def test_where_a_variable_differs_python_is_started(server: Server, more: dict[str, str]) -> None:
+def test_a_different_environment_variable_starts_python_instead_of_a_fork(
+    server: Server, more: dict[str, str]
+) -> None:
     started = server.daemon(more=more)
     assert started.daemon is not None
     assert started.daemon.pid == started.started.pid
     started.end()
 
 
-def test_a_request_that_is_none_harms_nobody(server: Server) -> None:
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(str(server.socket))
+def test_a_connection_without_a_request_does_not_stop_the_server(server: Server) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(server.socket))
     started = server.daemon()
     assert is_fork(started, server)
     started.end()
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGKILL])
-def test_ends_with_its_workers_when_spark_lets_go(server: Server, number: signal.Signals | None) -> None:
+def test_a_forked_daemon_ends_with_its_workers_when_spark_ends_it(
+    server: Server, number: signal.Signals | None
+) -> None:
     started = server.daemon()
     assert started.daemon is not None
     if number is not None:
@@ -203,10 +209,10 @@ def test_ends_with_its_workers_when_spark_lets_go(server: Server, number: signal
     started.end()
     await_condition(lambda: not started.daemon.is_running(), "the fork to end")
     await_condition(lambda: not started.worker.is_running(), "its worker to end")
-    assert server.itself.children() == []
+    assert server.server_process.children() == []
 
 
-def test_what_is_no_daemon_ends_with_its_client(server: Server) -> None:
+def test_a_fork_that_is_not_a_daemon_ends_with_its_client(server: Server) -> None:
     (server.home / "millstream_waiting.py").write_text(
         "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     )
@@ -228,7 +234,9 @@ def test_spark_notices_the_end_of_a_fork(server: Server) -> None:
     started.end()
 
 
-def test_a_killed_server_is_not_missed(own_server: Server) -> None:
+def test_daemons_keep_running_and_start_without_a_fork_after_the_server_was_killed(
+    own_server: Server,
+) -> None:
     forked = own_server.daemon()
     own_server.process.kill()
     own_server.process.wait()
@@ -241,7 +249,7 @@ def test_a_killed_server_is_not_missed(own_server: Server) -> None:
     await_condition(lambda: not forked.worker.is_running(), "the fork's worker to end")
 
 
-def test_ends_with_the_program(own_server: Server) -> None:
+def test_the_server_and_its_forks_end_with_the_program(own_server: Server) -> None:
     forked = own_server.daemon()
     own_server.process.communicate(timeout=120)
     assert own_server.process.returncode == 0

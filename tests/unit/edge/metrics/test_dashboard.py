@@ -1,4 +1,4 @@
-"""The dashboard of the examples: what Grafana needs to import it, and that its queries name metrics and labels that exist."""
+"""The example dashboard can be imported into Grafana, and its queries name existing metrics and labels."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pytest
 
 from millstream.edge.metrics.application_metrics import EXPORTED
 
-BOARD = json.loads((Path(__file__).parents[4] / "examples/grafana/millstream.json").read_text())
-PANELS: list[dict[str, Any]] = BOARD["panels"]
-VARIABLES = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
+DASHBOARD = json.loads((Path(__file__).parents[4] / "examples/grafana/millstream.json").read_text())
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
 LABELS = {metric.exported: {"application", *metric.labels} for metric in EXPORTED}
 
 
-def test_the_board_has_what_grafana_imports() -> None:
-    assert re.fullmatch(r"[A-Za-z0-9_-]{1,40}", BOARD["uid"])
-    assert BOARD["title"]
-    assert isinstance(BOARD["schemaVersion"], int)
-    assert "id" not in BOARD, "the number of a dashboard in the database of one Grafana"
-    assert set(BOARD["time"]) == {"from", "to"}
+def test_the_dashboard_has_the_fields_that_grafana_imports() -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,40}", DASHBOARD["uid"])
+    assert DASHBOARD["title"]
+    assert isinstance(DASHBOARD["schemaVersion"], int)
+    assert "id" not in DASHBOARD, "the number of a dashboard in the database of one Grafana"
+    assert set(DASHBOARD["time"]) == {"from", "to"}
 
 
-def test_the_data_source_is_a_variable_that_everything_uses() -> None:
+def test_all_panels_use_the_variable_for_the_data_source() -> None:
     assert (VARIABLES["datasource"]["type"], VARIABLES["datasource"]["query"]) == ("datasource", "prometheus")
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     assert VARIABLES["application"]["datasource"] == chosen
     assert all(used["datasource"] == chosen for panel in PANELS for used in (panel, *panel["targets"]))
 
 
-def test_the_applications_to_choose_from_are_those_that_are_scraped() -> None:
+def test_the_application_variable_lists_the_scraped_applications() -> None:
     values = re.fullmatch(r"label_values\((\w+), (\w+)\)", VARIABLES["application"]["query"])
     assert values is not None
     assert values[2] in LABELS[values[1]]
@@ -53,7 +53,7 @@ def test_panels_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_asks_for_metrics_and_labels_that_exist(panel: dict[str, Any]) -> None:
+def test_a_panel_queries_existing_metrics_and_labels(panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         query = target["expr"]
         (metric,) = re.findall(r"\bmillstream_\w+", query)
@@ -64,7 +64,7 @@ def test_a_panel_asks_for_metrics_and_labels_that_exist(panel: dict[str, Any]) -
         assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept
 
 
-def test_the_state_is_the_one_of_now() -> None:
-    """A query of the whole time range would also return the states before."""
+def test_the_state_panel_queries_only_the_current_state() -> None:
+    """A range query would also return earlier states."""
     (state,) = (panel for panel in PANELS if panel["type"] == "stat")
     assert [(target["instant"], target["range"]) for target in state["targets"]] == [(True, False)]

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: every metric that is declared, with its labels, in a form that Prometheus' own tools take."""
+"""What Prometheus scrapes: every declared metric with its labels, in a format that Prometheus' own tools accept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_metrics_have_their_labels() -> None:
     assert found["millstream_operator_records_per_second_ceiling", app, "operator=ask", "task=0_0"] == 200
 
 
-def test_labels_may_hold_any_text() -> None:
+def test_labels_may_contain_any_text() -> None:
     key = (
         "millstream_task_dropped_records_total",
         "application=orders",
@@ -52,25 +52,25 @@ def test_labels_may_hold_any_text() -> None:
     assert scraped(Looked())[key] == 2
 
 
-def test_one_state_is_1() -> None:
+def test_only_the_current_state_has_the_value_1() -> None:
     states = {
         key[2]: value for key, value in scraped(Looked("draining")).items() if key[0] == "millstream_state"
     }
     assert [state for state, value in states.items() if value] == ["state=draining"]
-    assert len(states) == 8  # with that of a standby
+    assert len(states) == 8  # including the state of a standby
 
 
-def test_counters_of_a_task_are_there_before_they_count() -> None:
+def test_counters_of_a_task_are_exported_before_their_first_increment() -> None:
     assert scraped(Looked())["millstream_task_punctuate_total", "application=orders", "task=0_0"] == 0
 
 
-def test_each_name_is_declared_once() -> None:
+def test_each_metric_name_is_declared_once() -> None:
     names = [metric.exported for metric in EXPORTED]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
-def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
+def test_promtool_accepts_the_metrics() -> None:
     assert PROMTOOL is not None
     text = exposition(View.of(Looked()))[0]
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True)
@@ -78,7 +78,7 @@ def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
-def test_promtool_runs_the_tests_of_the_alerts() -> None:
+def test_promtool_accepts_the_configuration_and_the_tests_of_the_alerts_pass() -> None:
     assert PROMTOOL is not None
     for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts.test.yml"]):
         done = subprocess.run(
@@ -87,7 +87,7 @@ def test_promtool_runs_the_tests_of_the_alerts() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alerts_ask_for_metrics_that_exist() -> None:
+def test_alerts_query_existing_metrics() -> None:
     named = set(re.findall(r"\bmillstream_[a-z_]+", (EXAMPLES / "prometheus/alerts.yml").read_text()))
     assert named
     assert named <= {metric.exported for metric in EXPORTED}

@@ -1,4 +1,4 @@
-"""OpenTelemetry's SDK, as a program would set it up, collects the metrics of the applications that run."""
+"""OpenTelemetry's SDK, set up as in a program, collects the metrics of running applications."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def printed(program: str) -> list[str]:
 
 
 def test_the_sdk_of_the_program_collects_metrics_with_labels() -> None:
-    once = printed(PROGRAM)
-    assert once[:3] == once[3:]
-    assert once[0] == "7 {'application': 'orders', 'task': '0_0', 'store': 'counts'}"
-    monotonic, values, count = once[1].split(" ")
+    lines = printed(PROGRAM)
+    assert lines[:3] == lines[3:]
+    assert lines[0] == "7 {'application': 'orders', 'task': '0_0', 'store': 'counts'}"
+    monotonic, values, count = lines[1].split(" ")
     assert (monotonic, values, int(count) > 20) == ("True", "[12]", True)
-    assert once[2] == "0"
+    assert lines[2] == "0"
 
 
-def test_without_an_sdk_nothing_happens() -> None:
-    quiet = (
+def test_an_application_runs_without_an_opentelemetry_sdk() -> None:
+    program_without_sdk = (
         PROGRAM[: PROGRAM.index("reader = ")]
         + PROGRAM[PROGRAM.index("settings = ") : PROGRAM.index("    found")]
     )
-    assert printed(quiet) == []
+    assert printed(program_without_sdk) == []
 
 
 @pytest.mark.parametrize("setting", ["", "'metrics_port': 0"])
-def test_without_the_setting_it_is_not_imported(setting: str) -> None:
+def test_opentelemetry_is_not_imported_without_its_setting(setting: str) -> None:
     program = (
         "import sys\nfrom millstream.edge.settings.settings_loading import settings_from\nfrom millstream.edge.web.listeners import Listeners\n"
         "from unit.edge.metrics.looking import Looked\n"

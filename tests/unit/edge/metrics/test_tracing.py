@@ -27,7 +27,7 @@ def tracer() -> Iterator[trace.Tracer]:
     provider.shutdown()
 
 
-def test_operators_pass_the_trace_on() -> None:
+def test_operators_preserve_the_trace_context() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").map_values(str.upper).to("out")
     with ms.testing.TopologyTestDriver(builder.build()) as driver:
@@ -56,6 +56,8 @@ def test_results_of_a_processor_belong_to_its_span(tracer: trace.Tracer) -> None
 @pytest.mark.parametrize(
     "headers", [(), (("traceparent", None),), (("traceparent", b"\xff"),), (("other", b"x"),)]
 )
-def test_a_record_without_a_trace_belongs_to_none(headers: tuple[tuple[str, bytes | None], ...]) -> None:
+def test_a_record_without_a_valid_trace_has_no_trace_context(
+    headers: tuple[tuple[str, bytes | None], ...],
+) -> None:
     assert not trace.get_current_span(tracing.extract(headers)).get_span_context().is_valid
     assert tracing.inject((("other", b"x"),)) == (("other", b"x"),)

@@ -1,4 +1,4 @@
-"""Plans of an application, divided according to its settings."""
+"""How the settings of an application divide its plan into key ranges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_key_ranges_with_changelog_topics_send_records_with_a_new_key_through_a_
     assert plan.committed_by_transactions == {"lines"}
 
 
-def test_key_ranges_without_changelog_topics_beside_those_with_them_are_refused() -> None:
+def test_key_ranges_with_and_without_changelog_topics_cannot_be_combined() -> None:
     builder = ms.StreamsBuilder()
     builder.stream("clicks").group_by_key().count(store=ms.stores.options("counts", changelog="kafka"))
     builder.stream("orders").group_by_key().count(store="others")

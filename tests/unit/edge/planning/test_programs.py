@@ -1,4 +1,4 @@
-"""Programs: what is not a topology is refused with the next step."""
+"""A program that is not a topology is refused with a hint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.edge.settings.settings_loading import settings_from
 
 
 @pytest.mark.parametrize("given", [ms.StreamsBuilder(), None])
-def test_what_is_not_a_topology_is_refused(given: Any) -> None:
+def test_a_program_that_is_not_a_topology_is_refused(given: Any) -> None:
     settings = settings_from({"bootstrap_servers": "localhost:1"})
     with pytest.raises(TopologyError, match=r"not a ms.Topology; if it is a builder, call its build\(\)"):
         program_of(given, "app", settings, None)

@@ -1,4 +1,4 @@
-"""Engines: each store has one, and a missing engine is reported before anything starts."""
+"""Each store has an engine, and a missing engine is reported before the application starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(**given: object) -> Settings:
     return settings_from({"bootstrap_servers": "unused", **given})
 
 
-def test_a_store_says_its_engine_or_the_setting_does(tmp_path: Path) -> None:
+def test_a_store_uses_its_own_engine_or_that_of_the_setting(tmp_path: Path) -> None:
     spec = copies_spec(topology().plan("app"), settings(), tmp_path)
     assert spec.engines == {"plain": "lmdb", "chosen": "memory"}
     assert spec.openers == {"lmdb": lmdb.open_local_copy, "memory": memory.open_local_copy}
@@ -37,7 +37,7 @@ def test_a_store_says_its_engine_or_the_setting_does(tmp_path: Path) -> None:
     assert spec.memory_per_engine == spec.memory_bytes
 
 
-def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported_with_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith("millstream.drivers.rocksdb")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rocksdict", None)
@@ -48,12 +48,12 @@ def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch: pytes
         ms.Application("app", topology(), bootstrap_servers="unused", store_engine="rocksdb")
 
 
-def test_an_engine_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(SettingsError, match="'store_engine' cannot be 'leveldb'"):
         settings(store_engine="leveldb")
 
 
-def test_a_global_store_has_an_engine_too() -> None:
+def test_the_engine_setting_also_applies_to_global_stores() -> None:
     builder = ms.StreamsBuilder()
     builder.global_table("products", store="goods")
     builder.stream("orders").to("out")

@@ -1,4 +1,4 @@
-"""The first number of workers, and the work of each."""
+"""The initial number of workers, and the work of the busiest one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millstream.edge.planning.worker_counts import busiest, first_workers
         (1, 64, 64, 16),
     ],
 )
-def test_a_start_has_the_workers_of_the_checkpoint_or_of_undivided_tasks(
+def test_the_initial_number_of_workers_follows_the_checkpoint_or_the_undivided_tasks(
     partitions: int, before: int | None, cores: int, workers: int
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -33,7 +33,7 @@ def test_a_start_has_the_workers_of_the_checkpoint_or_of_undivided_tasks(
 
 
 @pytest.mark.parametrize("parallelism", ["auto", {"words": "auto", "numbers": 32}])
-def test_sixteen_ranges_are_the_tasks_of_a_partition(parallelism: Parallelism) -> None:
+def test_automatic_parallelism_divides_a_partition_into_sixteen_key_ranges(parallelism: Parallelism) -> None:
     builder = ms.StreamsBuilder()
     for topic in ("words", "numbers"):
         builder.stream(topic).group_by_key().count()
@@ -41,7 +41,7 @@ def test_sixteen_ranges_are_the_tasks_of_a_partition(parallelism: Parallelism) -
     assert [sub.ranges for sub in plan.subtopologies] == [16, 16 if parallelism == "auto" else 64]
 
 
-def test_a_heavy_task_is_the_work_of_one_worker() -> None:
+def test_a_heavy_task_limits_the_benefit_of_more_workers() -> None:
     seconds = {f"0_{number}": 8.0 if number == 3 else 1.0 for number in range(16)}
     assert busiest(seconds, [1, 2, 4, 8, 16]) == {1: 23.0, 2: 15.0, 4: 11.0, 8: 9.0, 16: 8.0}
     assert busiest({}, [1, 2]) == {1: 0.0, 2: 0.0}

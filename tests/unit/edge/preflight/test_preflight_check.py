@@ -1,4 +1,4 @@
-"""What the preflight check reports about a checkpoint that it cannot read."""
+"""What the preflight check reports about checkpoints that it cannot read and about missing topics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import millstream as ms
 from millstream.edge.preflight.preflight_check import preflight
 
 
-class Clients:
-    """A broker with the topics of the topology, or some of them."""
+class FakeClients:
+    """Clients of a broker that has only the given topics."""
 
     def __init__(self, topics: Mapping[str, int], *, creates: bool | None = None) -> None:
         self._topics = topics
@@ -23,7 +23,7 @@ class Clients:
     def check(self) -> None:
         pass
 
-    def broker(self) -> Clients:
+    def broker(self) -> FakeClients:
         return self
 
     def partition_counts(self) -> dict[str, int]:
@@ -36,19 +36,19 @@ class Clients:
         pass
 
 
-ALL = {"in": 2, "out": 1}
+ALL_TOPICS = {"in": 2, "out": 1}
 
 
-def application(clients: Clients | None = None, **settings: Any) -> ms.Application:
+def application(clients: FakeClients | None = None, **settings: Any) -> ms.Application:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="counts").to_stream().to("out", value=ms.serdes.int64)
-    made = ms.Application("shop", builder.build(), bootstrap_servers="nowhere:1", **settings)
-    made._clients = clients or Clients(ALL)  # type: ignore[assignment]  # only what the check asks for
-    return made
+    app = ms.Application("shop", builder.build(), bootstrap_servers="nowhere:1", **settings)
+    app._clients = clients or FakeClients(ALL_TOPICS)  # type: ignore[assignment]  # only what the check uses
+    return app
 
 
 @pytest.mark.parametrize("location", ["s3a://bucket/shop", "hdfs://cluster/shop"])
-def test_a_checkpoint_that_needs_spark_is_no_problem(location: str) -> None:
+def test_a_checkpoint_that_only_spark_can_read_is_not_a_problem(location: str) -> None:
     report = preflight(application(checkpoint_location=location, processing_guarantee="exactly_once"))
     assert report.problems == ()
     (found,) = report.checkpoint
@@ -79,13 +79,13 @@ def test_a_state_directory_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_a_checkpoint_that_this_user_may_not_read_is_a_problem(tmp_path: Path) -> None:
+def test_a_checkpoint_without_read_permission_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir(mode=0)
     (problem,) = preflight(application(checkpoint_location=(tmp_path / "shop").as_uri())).problems
     assert problem.startswith(f"the checkpoint '{tmp_path}/shop' cannot be read: Permission denied")
 
 
-def test_a_path_is_not_said_to_be_elsewhere(tmp_path: Path) -> None:
+def test_a_path_without_a_scheme_is_reported_as_on_sparks_default_file_system(tmp_path: Path) -> None:
     (found,) = preflight(application(checkpoint_location=str(tmp_path))).checkpoint
     assert found.startswith(
         f"{tmp_path} is not read, because it is on Spark's default file system: for a local disk, write file://{tmp_path}; what follows"
@@ -93,7 +93,7 @@ def test_a_path_is_not_said_to_be_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_missing_output_topic_that_no_broker_creates_is_a_problem(tmp_path: Path) -> None:
-    report = preflight(application(Clients({"in": 2}, creates=False), state_dir=tmp_path))
+    report = preflight(application(FakeClients({"in": 2}, creates=False), state_dir=tmp_path))
     assert report.problems == (
         "topic 'out' is written, but does not exist, and the brokers do not create topics automatically",
     )
@@ -102,17 +102,19 @@ def test_a_missing_output_topic_that_no_broker_creates_is_a_problem(tmp_path: Pa
 
 
 @pytest.mark.parametrize("creates", [True, None])
-def test_a_missing_output_topic_that_a_broker_may_create_is_no_problem(
+def test_a_missing_output_topic_that_a_broker_may_create_is_not_a_problem(
     tmp_path: Path, creates: bool | None
 ) -> None:
-    report = preflight(application(Clients({"in": 2}, creates=creates), state_dir=tmp_path))
+    report = preflight(application(FakeClients({"in": 2}, creates=creates), state_dir=tmp_path))
     assert report.problems == ()
     assert report.topics == ("in: read, 2 partitions", "out: does not exist; the broker may create it")
 
 
 def test_missing_topics_are_reported_together(tmp_path: Path) -> None:
     settings = {"dead_letter_topic": "letters", "state_dir": tmp_path}
-    report = preflight(application(Clients({}, creates=False), on_process_error="dead_letter", **settings))
+    report = preflight(
+        application(FakeClients({}, creates=False), on_process_error="dead_letter", **settings)
+    )
     assert [problem.split(",")[0] for problem in report.problems] == [
         "topic 'in' is read",
         "topic 'out' is written",

@@ -25,7 +25,7 @@ Fill = Callable[[Any], None]
 
 
 class NoHosts:
-    """No other host is asked."""
+    """A fake without other hosts."""
 
     def close(self) -> None:
         """Do nothing."""

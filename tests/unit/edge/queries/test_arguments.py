@@ -1,4 +1,4 @@
-"""Arguments that do not fit a method are named, with what is expected, for each way to ask."""
+"""Queries in Python, as text and over HTTP: an error names the argument that does not fit, and what is expected."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ FILL: Mapping[str, Any] = {
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
-    made = answers_of(topology(), tmp_path_factory.mktemp("copies"), FILL)
-    yield made
-    made.close()
+    opened_answers = answers_of(topology(), tmp_path_factory.mktemp("copies"), FILL)
+    yield opened_answers
+    opened_answers.close()
 
 
 def reader(answers: Answers, name: str, **options: Any) -> StoreReader[Any, Any]:
@@ -66,7 +66,7 @@ def reader(answers: Answers, name: str, **options: Any) -> StoreReader[Any, Any]
 @pytest.mark.parametrize(
     ("store", "key", "value"), [("numbers", "-7", 1), ("orders", str(ORDER), 2), ("counts", "tea", 3)]
 )
-def test_keys_are_given_as_text(answers: Answers, store: str, key: str, value: int) -> None:
+def test_keys_can_be_written_as_text(answers: Answers, store: str, key: str, value: int) -> None:
     assert answers.answer(Question(store, "get", (key,), text=True)).value == value
     (entry,) = answers.answer(Question(store, "all", text=True)).value
     assert entry == [int(key) if store == "numbers" else key, value]
@@ -106,7 +106,7 @@ def test_a_notebook_shows_why_a_store_cannot_be_read() -> None:
         ("numbers", "get", (2**70,), None, "key must be a key of the serde 'int64', not int 1180591620717411303424"),
     ],
 )  # fmt: skip
-def test_an_argument_that_does_not_fit_is_named(
+def test_an_invalid_argument_is_named_in_the_error(
     answers: Answers, store: str, method: str, arguments: tuple[Any, ...], limit: Any, message: str
 ) -> None:
     with pytest.raises(QueryError) as raised:
@@ -116,13 +116,13 @@ def test_an_argument_that_does_not_fit_is_named(
     assert "operator" not in str(raised.value)
 
 
-def test_a_window_needs_its_earliest_start(answers: Answers) -> None:
+def test_a_window_query_needs_its_earliest_start(answers: Answers) -> None:
     minutes: Any = reader(answers, "minutes")
     with pytest.raises(QueryError, match=r"time_from must be a time in ms since the epoch.*, not NoneType"):
         minutes.fetch("tea", None, NOW)
 
 
-def test_json_that_is_nested_too_deeply_is_no_key() -> None:
+def test_too_deeply_nested_json_is_refused_as_a_key() -> None:
     spec = ms.stores.key_value("sets", ms.serdes.json, ms.serdes.int64)
     with pytest.raises(
         QueryError, match=r"get\(\) of store 'sets': key must be a key of the serde 'json' as JSON"
@@ -159,7 +159,7 @@ REGISTRY = {"registry": "mock://keys"}
     ],
     ids=repr,
 )
-def test_keys_that_are_objects_are_given_as_json(serde: Any, key: Any) -> None:
+def test_object_keys_can_be_written_as_json(serde: Any, key: Any) -> None:
     spec = ms.stores.key_value("kept", serde, ms.serdes.int64)
     given = '{"shop": "x", "since": "2026-01-31"}'
     for argument in (given, json.loads(given)):
@@ -170,19 +170,19 @@ def test_keys_that_are_objects_are_given_as_json(serde: Any, key: Any) -> None:
     "serde", [ms.serdes.typed(Customer), ms.serdes.avro(Customer, **REGISTRY), ms.serdes.typed(Account)]
 )
 @pytest.mark.parametrize("given", ['{"shop":', '{"shop": "x", "since": 7.5}'])
-def test_json_that_does_not_fit_the_type_is_no_key(serde: Any, given: str) -> None:
+def test_json_that_does_not_fit_the_key_type_is_refused(serde: Any, given: str) -> None:
     spec = ms.stores.key_value("kept", serde, ms.serdes.int64)
     with pytest.raises(QueryError, match=r"get\(\) of store 'kept': key must be a key of the serde '"):
         parsed(Question("kept", "get", (given,), text=True), spec)
 
 
 @pytest.mark.parametrize("lag", ["x", -1, HUGE])
-def test_a_lag_has_to_be_a_number_of_records(answers: Answers, lag: Any) -> None:
+def test_max_lag_must_be_a_number_of_records(answers: Answers, lag: Any) -> None:
     with pytest.raises(QueryError, match=r"get\(\) of store 'counts': max_lag must be a whole number from 0"):
         reader(answers, "counts", max_lag=lag).get("tea")
 
 
-def test_arguments_that_fit_are_answered(answers: Answers) -> None:
+def test_valid_queries_are_answered(answers: Answers) -> None:
     counts, minutes, visits = (reader(answers, name) for name in ("counts", "minutes", "visits"))
     start = NOW - NOW % 60_000
     assert (counts.get("tea"), counts.range(), counts.prefix_scan(b"te")) == (3, [("tea", 3)], [("tea", 3)])
@@ -195,19 +195,19 @@ def test_arguments_that_fit_are_answered(answers: Answers) -> None:
 
 @pytest.fixture(scope="module")
 def url(answers: Answers) -> Iterator[str]:
-    class Asked:
+    class FakeApplication:
         def stores(self) -> Mapping[str, str]:
             return answers.stores()
 
         def ask(self, question: Question) -> Answer:
             return answers.answer(question)
 
-    listener = Listener("127.0.0.1", 0, query_routes(cast(Shown, Asked())))
+    listener = Listener("127.0.0.1", 0, query_routes(cast(Shown, FakeApplication())))
     yield f"{listener.url}/api/store"
     listener.close()
 
 
-def posted(url: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+def post(url: str, body: Mapping[str, Any]) -> tuple[int, Any]:
     request = urllib.request.Request(url, json.dumps(body).encode())
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -231,11 +231,11 @@ def posted(url: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         ({"store": 7}, "a query needs the name of a store"),
     ],
 )  # fmt: skip
-def test_a_bad_request_is_explained(url: str, body: Mapping[str, Any], message: str) -> None:
-    status, error = posted(url, body)
+def test_a_bad_http_request_is_explained(url: str, body: Mapping[str, Any], message: str) -> None:
+    status, error = post(url, body)
     assert (status, message in error) == (400, True), error
 
 
-def test_a_good_request_is_answered(url: str) -> None:
-    status, answer = posted(url, {"store": "numbers", "method": "get", "arguments": ["-7"], "limit": 1})
+def test_a_valid_http_request_is_answered(url: str) -> None:
+    status, answer = post(url, {"store": "numbers", "method": "get", "arguments": ["-7"], "limit": 1})
     assert (status, answer["value"], answer["batch"]) == (200, 1, 7)

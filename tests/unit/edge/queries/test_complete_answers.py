@@ -1,4 +1,4 @@
-"""An answer has the parts of all tasks, or it waits: a task whose state is not known is not a task without entries."""
+"""An answer waits until the state of every task is known: a task with an unknown state does not count as empty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from millstream.edge.status.task_reports import TaskReports
 from .answering import NoHosts, answers_of, write_copy
 
 ALL = Question("counts", "all")
-FIRST = advanced(Manifest(), "first")
+FIRST_MANIFEST = advanced(Manifest(), "first")
 
 
 def plan_of(store: str = "counts", factor: int = 1) -> Plan:
@@ -45,7 +45,9 @@ class Shop:
     def __init__(self, directory: Path) -> None:
         self.plan = plan_of()
         self.reports = TaskReports(plan=self.plan)
-        self.of_tasks = [self._filled(directory, number, word) for number, word in enumerate(("rum", "tea"))]
+        self.task_reports = [
+            self._filled(directory, number, word) for number, word in enumerate(("rum", "tea"))
+        ]
         spec = CopiesSpec(str(directory), {}, {"counts": "lmdb", "renamed": "lmdb"}, 0)
         copies = Copies(lambda: spec, cast(StoreHosts, NoHosts()))
         self.answers = Answers("shop", copies, self.reports, lambda: self.plan)
@@ -54,13 +56,13 @@ class Shop:
         store = open_store(self.plan.subtopologies[0].stores["counts"], MemoryStores())
         store.put(word, (1, 0))
         task = f"0_{number}"
-        write_copy(str(directory / task / "lmdb"), store.drain().changes, FIRST)
-        return TaskReport(task, state=StateReport(FIRST.version, FIRST.history, {}))
+        write_copy(str(directory / task / "lmdb"), store.drain().changes, FIRST_MANIFEST)
+        return TaskReport(task, state=StateReport(FIRST_MANIFEST.version, FIRST_MANIFEST.history, {}))
 
     def run_first_batch(self, number: int) -> None:
-        """Do what the first micro-batch of a run does: it starts all tasks."""
+        """Report the first micro-batch of a run, which starts all tasks."""
         self.reports.planned({}, {})
-        self.reports.record_batch(number, self.of_tasks)
+        self.reports.record_batch(number, self.task_reports)
 
     def edit(self, plan: Plan) -> None:
         self.plan = self.reports.plan = plan
@@ -72,16 +74,16 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop(tmp_path)
 
 
-def test_a_repeated_micro_batch_of_the_run_before_starts_only_some_tasks(shop: Shop) -> None:
+def test_a_store_cannot_be_queried_until_all_tasks_have_run_since_the_start(shop: Shop) -> None:
     with pytest.raises(StoreError, match=r"not all of its tasks have run since the start"):
         shop.answers.answer(ALL)
-    shop.reports.record_batch(6, shop.of_tasks[:1])
+    shop.reports.record_batch(6, shop.task_reports[:1])
     for question in (ALL, Question("counts", "get", ("tea",)), Question("counts", "approximate_count")):
         with pytest.raises(StoreError, match=r"not all of its tasks have run since the start"):
             shop.answers.answer(question)
     shop.run_first_batch(7)
     assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
-    shop.reports.record_batch(8, shop.of_tasks[:1])
+    shop.reports.record_batch(8, shop.task_reports[:1])
     assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
 
 
@@ -94,17 +96,19 @@ def test_an_empty_list_is_a_value_and_not_a_missing_key(tmp_path: Path) -> None:
     for number, (customer, cart) in enumerate({"ann": [], "bob": ["tea"], "cid": [], "dan": ["rum"]}.items()):
         store = open_store(spec, MemoryStores())
         store.put(customer, (cart, 0))
-        write_copy(str(tmp_path / f"0_{number}" / "lmdb"), store.drain().changes, FIRST)
-        tasks.append(TaskReport(f"0_{number}", state=StateReport(FIRST.version, FIRST.history, {})))
+        write_copy(str(tmp_path / f"0_{number}" / "lmdb"), store.drain().changes, FIRST_MANIFEST)
+        tasks.append(
+            TaskReport(f"0_{number}", state=StateReport(FIRST_MANIFEST.version, FIRST_MANIFEST.history, {}))
+        )
     reports.planned({}, {})
     reports.record_batch(7, tasks)
     copies = Copies(lambda: CopiesSpec(str(tmp_path), {}, {"carts": "lmdb"}, 0), cast(StoreHosts, NoHosts()))
     answers = Answers("shop", copies, reports, lambda: plan)
-    found = {
+    values_by_key = {
         key: answers.answer(Question("carts", "get", (key,))).value for key in ("ann", "bob", "cid", "eve")
     }
     answers.close()
-    assert found == {"ann": [], "bob": ["tea"], "cid": [], "eve": None}
+    assert values_by_key == {"ann": [], "bob": ["tea"], "cid": [], "eve": None}
 
 
 def test_a_value_that_cannot_be_compared_is_returned(tmp_path: Path) -> None:
@@ -119,9 +123,9 @@ def test_a_value_that_cannot_be_compared_is_returned(tmp_path: Path) -> None:
         answers.close()
 
 
-def test_a_question_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_answers, "_WAIT_S", 30.0)
-    shop.reports.record_batch(6, shop.of_tasks[:1])
+    shop.reports.record_batch(6, shop.task_reports[:1])
     Timer(0.1, shop.run_first_batch, [7]).start()
     began = time.monotonic()
     answer = shop.answers.answer(ALL)
@@ -129,7 +133,7 @@ def test_a_question_waits_for_the_missing_tasks(shop: Shop, monkeypatch: pytest.
     assert time.monotonic() - began < 20
 
 
-def test_a_lag_that_no_broker_has_confirmed_for_long_satisfies_no_limit(
+def test_a_lag_that_no_broker_has_confirmed_recently_satisfies_no_limit(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.run_first_batch(7)
@@ -146,27 +150,27 @@ def test_a_lag_that_no_broker_has_confirmed_for_long_satisfies_no_limit(
     assert shop.answers.answer(limited).lag == 0
 
 
-def test_an_edit_that_keeps_the_stores_needs_no_wait(shop: Shop) -> None:
+def test_an_edit_that_keeps_the_stores_does_not_delay_queries(shop: Shop) -> None:
     shop.run_first_batch(7)
     shop.edit(plan_of(factor=2))
     assert shop.answers.answer(ALL).value == [("rum", 1), ("tea", 1)]
 
 
-def test_reports_of_a_plan_with_other_stores_say_nothing_about_those_of_an_edit(shop: Shop) -> None:
+def test_a_store_that_an_edit_added_cannot_be_queried_until_its_tasks_have_run(shop: Shop) -> None:
     shop.run_first_batch(7)
     shop.edit(plan_of("renamed"))
     with pytest.raises(StoreError, match="or the last edit"):
         shop.answers.answer(Question("renamed", "all"))
 
 
-def test_a_report_without_the_state_of_a_store_is_not_an_empty_store() -> None:
-    class Nothing:
+def test_a_report_without_the_state_of_a_store_does_not_make_the_store_empty() -> None:
+    class EmptyCopy:
         def view(self, known: Manifest) -> MemoryStores:
             return MemoryStores()
 
     counts = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
     visits = ms.stores.session("visits", ms.serdes.string, ms.serdes.int64, retention=60_000)
-    copy = TaskCopy(Nothing())  # type: ignore[arg-type]  # only its view is asked for
+    copy = TaskCopy(EmptyCopy())  # type: ignore[arg-type]  # only its view is used
     with pytest.raises(CopyMovedError, match="task 0_1 has not reported its state yet"):
         copy.store(counts, TaskReport("0_1"))
     with pytest.raises(CopyMovedError, match="has not reported the slices of store 'visits' yet"):

@@ -1,4 +1,4 @@
-"""Readers of local copies: a query may need those of thousands of tasks at the same time."""
+"""Readers of local copies: a query may need the copies of thousands of tasks at the same time."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _few_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_few_files")
-def test_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
-    """Otherwise a query would take the last ones, and Spark's processes could no longer reach the application."""
+def test_readers_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    """Otherwise a query could use up all files, and Spark's processes could no longer reach the application."""
     known = advanced(Manifest(), "first")
     for number in range(TASKS):
         write_copy(str(tmp_path / f"0_{number}" / "lmdb"), {"counts": [(b"tea", b"1")]}, known)

@@ -1,4 +1,4 @@
-"""The table of methods in ``docs/how-to/query-a-store.md`` has each method of each kind of store, with its arguments."""
+"""The table of methods in ``docs/how-to/query-a-store.md`` lists each method of each kind of store with its arguments."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ KINDS = {
 
 
 def documented() -> set[tuple[type, str, str]]:
-    found, kind = set(), ""
+    rows, kind = set(), ""
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and cells[2].startswith("`("):
             kind = cells[0] or kind
             signature = cells[2].split("`")[1]
             names = re.findall(r"`(\w+)`", cells[1])
-            found.update((spec, name, signature) for spec in KINDS[kind] for name in names)
-    return found
+            rows.update((spec, name, signature) for spec in KINDS[kind] for name in names)
+    return rows
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_lists_every_method_with_its_arguments() -> None:
     assert documented() == {
         (spec, name, method.signature)
         for spec, methods in METHODS.items()

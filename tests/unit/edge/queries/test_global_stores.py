@@ -1,4 +1,4 @@
-"""Global stores: answers from the copy of a host, and a store that no task can keep."""
+"""Queries of global stores: the copy of a host answers them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_a_global_store_of_a_topology_without_state_cannot_be_queried(tmp_path: 
         answers.answer(Question("codes", "all"))
 
 
-class Host:
-    """A host with a copy of the global store ``codes``. Implements ``CopyReader`` and, as its only member, ``Copies``."""
+class FakeHost:
+    """A host with a copy of the global store ``codes``. It stands in for a ``CopyReader`` and for ``Copies`` with this copy only."""
 
     def __init__(self) -> None:
         self.copy = TaskCopy(self)
@@ -74,7 +74,7 @@ class TestAnswers:
         return answers.answer(Question("codes", "get", ("ch",)), part, batch, furthest).value
 
     def test_are_never_older_than_before(self) -> None:
-        host: Any = Host()
+        host: Any = FakeHost()
         answers = GlobalAnswers(host)
         host.fill("first", 90, "Suisse")
         assert self.ask(answers, 1, 90) == "Suisse"
@@ -83,7 +83,7 @@ class TestAnswers:
             self.ask(answers, 2, 40)
 
     def test_continue_when_the_topic_was_created_again(self) -> None:
-        host: Any = Host()
+        host: Any = FakeHost()
         answers = GlobalAnswers(host)
         host.fill("first", 90, "Suisse")
         assert self.ask(answers, 1, 90) == "Suisse"

@@ -21,7 +21,7 @@ from millstream.edge.queries.stopped import _array, _columns
         (["\ud800", "a"], ["\\ud800", "a"]),
     ],
 )
-def test_what_arrow_cannot_represent_is_text(values: list[Any], expected: list[Any]) -> None:
+def test_values_that_arrow_cannot_represent_become_text(values: list[Any], expected: list[Any]) -> None:
     assert _array(values).to_pylist() == expected
 
 

@@ -1,4 +1,4 @@
-"""A stopped application answers no questions, and has closed its local copies."""
+"""A stopped application answers no queries, and has closed its local copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def counting(directory: Path) -> Answers:
     )
 
 
-def test_questions_after_the_end_are_refused_and_open_nothing(tmp_path: Path) -> None:
+def test_queries_after_the_end_are_refused_and_open_no_local_copy(tmp_path: Path) -> None:
     answers = counting(tmp_path)
     assert answers.answer(GET).value == 3
     answers.close()
@@ -34,12 +34,12 @@ def test_questions_after_the_end_are_refused_and_open_nothing(tmp_path: Path) ->
         answers.answer(GET)
     with pytest.raises(StoreError, match="'shop' has ended"):
         answers.answer(Question("counts", "all", text=True))
-    reader = open_reader(str(tmp_path), "0_0", "lmdb")  # the next start in this process
+    reader = open_reader(str(tmp_path), "0_0", "lmdb")  # as the next start in this process would
     assert reader.newest().version == 1
     reader.close()
 
 
-def test_a_copy_that_was_closed_during_a_question_stays_closed(tmp_path: Path) -> None:
+def test_a_copy_that_was_closed_during_a_query_stays_closed(tmp_path: Path) -> None:
     answers = counting(tmp_path)
     report = TaskReport("0_0", state=StateReport(1, ("first",), {}))
     copy = answers._copies.of_task("counts", report)

@@ -26,7 +26,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     numbers.count(store="counts")
     numbers.windowed_by(ms.TumblingWindows(60_000, grace=0)).count(store="minutes")
     minute = NOW - NOW % 60_000
-    made = answers_of(
+    opened_answers = answers_of(
         builder.build(),
         tmp_path,
         {
@@ -36,45 +36,45 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     )
 
     def ask(_: RemoteApplication, question: Question) -> Answer:
-        return made.answer(question)
+        return opened_answers.answer(question)
 
     monkeypatch.setattr(RemoteApplication, "ask", ask)
-    return made
+    return opened_answers
 
 
-def shell(*arguments: str) -> Result:
+def run_command(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["store", "shop", *arguments])
 
 
-def test_every_answer_ends_with_the_state_to_which_it_belongs(answers: Answers) -> None:
+def test_every_answer_shows_the_position_of_its_state(answers: Answers) -> None:
     for arguments, shown in ((["get", "5"], "3\n"), (["all"], "5  3\n-7  3\n"), (["get", "6"], "null\n")):
-        result = shell("counts", *arguments)
+        result = run_command("counts", *arguments)
         assert (result.exit_code, result.stdout, result.stderr) == (0, shown, POSITION)
 
 
-def test_a_store_is_described(answers: Answers) -> None:
-    result = shell("counts", "info")
+def test_info_describes_a_store(answers: Answers) -> None:
+    result = run_command("counts", "info")
     described = ["kind  key-value", "key  int64", "value  int64", "timestamps  true", "approximate_count  2"]
     assert result.stdout.splitlines() == [*described, "engine  lmdb"]
     assert result.stderr == POSITION
-    facts = json.loads(shell("minutes", "info", "--json").stdout)
+    facts = json.loads(run_command("minutes", "info", "--json").stdout)
     assert (facts["value"]["kind"], facts["value"]["engine"], facts["batch"]) == ("window", "lmdb", 7)
     assert "approximate_count" not in facts["value"]
-    assert shell("counts", "info", "5").exit_code == 1
+    assert run_command("counts", "info", "5").exit_code == 1
 
 
-def test_numbers_below_zero_are_keys(answers: Answers) -> None:
-    assert shell("counts", "get", "-7").stdout == "3\n"
-    assert shell("counts", "range", "-8", "-1", "--limit", "3").stdout == "-7  3\n"
-    assert "micro-batch" not in shell("counts", "get", "-7", "--json").stderr
-    assert json.loads(shell("counts", "--json", "get", "-7").stdout)["value"] == 3
+def test_negative_numbers_can_be_keys(answers: Answers) -> None:
+    assert run_command("counts", "get", "-7").stdout == "3\n"
+    assert run_command("counts", "range", "-8", "-1", "--limit", "3").stdout == "-7  3\n"
+    assert "micro-batch" not in run_command("counts", "get", "-7", "--json").stderr
+    assert json.loads(run_command("counts", "--json", "get", "-7").stdout)["value"] == 3
 
 
-def test_an_unknown_option_stays_an_error(answers: Answers) -> None:
-    result = shell("counts", "all", "--limt", "3")
+def test_an_unknown_option_is_an_error(answers: Answers) -> None:
+    result = run_command("counts", "all", "--limt", "3")
     assert (result.exit_code, "No such option: --limt" in result.stderr) == (2, True)
 
 
-def test_an_empty_method_is_not_all_of_them(answers: Answers) -> None:
-    result = shell("counts", "")
+def test_an_empty_method_name_is_an_error(answers: Answers) -> None:
+    result = run_command("counts", "")
     assert (result.exit_code, "store 'counts' has no method ''" in result.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""A task's local copy shows exactly the state of a report, whatever was shown before."""
+"""A task's local copy shows exactly the state of a report, also after other states were shown."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ COUNTS = ms.stores.key_value("counts", ms.serdes.string, ms.serdes.int64)
 NAMES = ms.stores.key_value("names", ms.serdes.string, ms.serdes.string)
 
 
-class Versions:
-    """A copy that has some versions of a store. As with LMDB, opening a view ends the view before."""
+class FakeCopyReader:
+    """A reader of a copy with some versions of a store. As with LMDB, opening a view ends the previous view."""
 
     def __init__(self, by_version: Mapping[int, int]) -> None:
         self.views = 0
@@ -55,29 +55,29 @@ def report(version: int) -> TaskReport:
 
 
 def test_a_state_is_opened_once_for_all_its_stores() -> None:
-    reader = Versions({1: 10, 2: 20})
+    reader = FakeCopyReader({1: 10, 2: 20})
     copy, first, second = TaskCopy(reader), report(1), report(2)
     for _ in range(3):
         assert copy.store(COUNTS, first).get("tea") == 10
         assert copy.store(NAMES, first).get("tea") == "Tea"
     assert reader.views == 1
     assert copy.store(COUNTS, second).get("tea") == 20
-    assert copy.store(COUNTS, first).get("tea") == 10  # a question that began before the last commit
+    assert copy.store(COUNTS, first).get("tea") == 10  # a query that began before the last commit
     assert reader.views == 3
     copy.release()
     assert copy.store(COUNTS, first).get("tea") == 10
 
 
-def test_a_state_that_cannot_be_opened_ends_the_view_of_the_state_before() -> None:
-    copy, first = TaskCopy(Versions({1: 10})), report(1)
+def test_the_previous_state_can_be_opened_again_after_one_that_cannot_be_opened() -> None:
+    copy, first = TaskCopy(FakeCopyReader({1: 10})), report(1)
     assert copy.store(COUNTS, first).get("tea") == 10
     with pytest.raises(CopyMovedError):
         copy.store(COUNTS, report(2))
     assert copy.store(COUNTS, first).get("tea") == 10
 
 
-def test_a_commit_waits_for_no_question_and_its_view_is_released_after_it() -> None:
-    reader = Versions({1: 10})
+def test_a_commit_does_not_wait_for_a_query_whose_view_is_released_at_its_end() -> None:
+    reader = FakeCopyReader({1: 10})
     copy = TaskCopy(reader)
     with copy:
         store = copy.store(COUNTS, report(1))
@@ -87,8 +87,8 @@ def test_a_commit_waits_for_no_question_and_its_view_is_released_after_it() -> N
     assert not reader.is_open
 
 
-def test_a_view_that_a_waiting_question_opens_after_a_commit_is_released() -> None:
-    reader = Versions({1: 10, 2: 20})
+def test_a_view_that_a_waiting_query_opens_after_a_commit_is_released() -> None:
+    reader = FakeCopyReader({1: 10, 2: 20})
     copy, waits, has_answered = TaskCopy(reader), Event(), Event()
 
     def ask() -> None:
@@ -107,8 +107,8 @@ def test_a_view_that_a_waiting_question_opens_after_a_commit_is_released() -> No
     assert not reader.is_open
 
 
-def test_a_view_is_released_when_a_commit_and_the_end_of_a_question_coincide() -> None:
-    reader = Versions({1: 10})
+def test_a_view_is_released_when_a_commit_and_the_end_of_a_query_coincide() -> None:
+    reader = FakeCopyReader({1: 10})
     copy = TaskCopy(reader)
 
     def ask(has_opened: Event) -> None:
@@ -118,9 +118,9 @@ def test_a_view_is_released_when_a_commit_and_the_end_of_a_question_coincide() -
 
     for _ in range(500):
         has_opened = Event()
-        question = Thread(target=ask, args=(has_opened,))
-        question.start()
+        query = Thread(target=ask, args=(has_opened,))
+        query.start()
         assert has_opened.wait(10)
         copy.release()
-        question.join()
+        query.join()
         assert not reader.is_open

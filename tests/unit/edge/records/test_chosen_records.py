@@ -1,4 +1,4 @@
-"""Options that choose records of a topic, or none."""
+"""Options that select records of topics are refused if they cannot select any."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from millstream.edge.records.chosen_records import check_partitions, check_times
         ([-1], "there is no partition -1: "),
     ],
 )
-def test_a_partition_of_no_topic_is_refused(chosen: list[int], why: str) -> None:
+def test_a_partition_that_no_topic_has_is_refused(chosen: list[int], why: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(why)):
         check_partitions(chosen, {"orders": 4, "rates": 1})
 
 
-def test_a_partition_of_one_of_the_topics_is_enough() -> None:
+def test_a_partition_is_accepted_if_one_of_the_topics_has_it() -> None:
     check_partitions([0, 3], {"orders": 4, "rates": 1})
     check_partitions([], {"orders": 4})
 
 
-def test_times_without_any_record_between_them_are_refused() -> None:
+def test_an_empty_range_of_times_is_refused() -> None:
     check_times(None, 5)
     check_times(5, None)
     check_times(5, 6)

@@ -1,4 +1,4 @@
-"""The file of a recording."""
+"""Files of recordings: an incomplete file is deleted, and a file of another program is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = Settings(bootstrap_servers="nowhere:1")
 ROW = ConsumedRecord("in", 0, 0, 5, b"k", b"v")
 
 
-def test_a_recording_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_recording_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: Any) -> Iterator[ConsumedRecord]:
         yield ROW
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -32,14 +32,16 @@ def test_a_recording_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pyte
     assert not file.exists()
 
 
-def test_the_file_of_another_program_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_program_creates_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "slice.jsonl"
 
-    def meanwhile(*_: Any) -> list[ConsumedRecord]:
+    def create_file_meanwhile(*_: Any) -> list[ConsumedRecord]:
         file.write_text("other")
         return [ROW]
 
-    monkeypatch.setattr(recording, "_records", meanwhile)
+    monkeypatch.setattr(recording, "_records", create_file_meanwhile)
     with pytest.raises(SettingsError, match="cannot be written: File exists"):
         recording.record(RecordedRange(["in"]), file, SETTINGS)
     assert file.read_text() == "other"

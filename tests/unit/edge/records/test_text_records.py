@@ -1,3 +1,5 @@
+"""How bytes of records are shown."""
+
 from __future__ import annotations
 
 import struct
@@ -11,7 +13,7 @@ from millstream.edge.records.text_records import PeekOptions, peeked
 from millstream.edge.settings.settings import Settings
 
 
-class _Message:
+class _FakeMessage:
     def __init__(self, value: bytes) -> None:
         self._value = value
 
@@ -46,10 +48,10 @@ class _Message:
         (b"", "", ""),
     ],
 )
-def test_bytes_are_text_a_number_or_hexadecimal(
+def test_bytes_are_shown_as_text_a_number_or_hexadecimal(
     monkeypatch: pytest.MonkeyPatch, data: bytes, auto: Any, as_bytes: str
 ) -> None:
-    monkeypatch.setattr(text_records, "messages", lambda *_, **__: [_Message(data)])
+    monkeypatch.setattr(text_records, "messages", lambda *_, **__: [_FakeMessage(data)])
     settings = Settings(bootstrap_servers="nowhere:1")
     for form, shown in (("auto", auto), ("bytes", as_bytes)):
         (record,) = peeked(PeekOptions("topic", value=form), settings)

@@ -1,4 +1,4 @@
-"""The last records of a topic whose offsets have gaps."""
+"""Reading the last records of topics whose offsets have gaps, and sending records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENDS = {0: 100, 1: 100, 2: 100, 3: 0}
 BEGINS = {0: 0, 1: 0, 2: 90, 3: 0}
 
 
-class Reads:
+class FakeReads:
     def __init__(self) -> None:
         self.starts: list[Mapping[int, int]] = []
 
@@ -49,20 +49,20 @@ class Reads:
         (1000, {0: LOG[0], 1: LOG[1], 2: list(range(90, 100)), 3: []}),
     ],
 )
-def test_gaps_do_not_count(last: int, expected: dict[int, list[int]]) -> None:
-    assert newest(Reads(), BEGINS, ENDS, last) == expected
+def test_offsets_without_records_do_not_count_as_records(last: int, expected: dict[int, list[int]]) -> None:
+    assert newest(FakeReads(), BEGINS, ENDS, last) == expected
 
 
 def test_only_partitions_with_gaps_are_read_again() -> None:
-    reads = Reads()
+    reads = FakeReads()
     newest(reads, BEGINS, ENDS, 5)
     assert reads.starts[0] == {0: 95, 1: 95, 2: 95}
     assert reads.starts[1] == {0: 90, 1: 90}
     assert [set(starts) for starts in reads.starts[2:]] == [{1}] * 4  # from 80, 60, 20 and 0
 
 
-class Sending:
-    """A client that keeps what it sends."""
+class FakeProducer:
+    """A producer that keeps the records that it receives."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, Any, int]] = []
@@ -84,15 +84,15 @@ class Sending:
 
 
 @pytest.fixture
-def sending(monkeypatch: pytest.MonkeyPatch) -> Sending:
-    made = Sending()
+def sending(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
+    fake_producer = FakeProducer()
     monkeypatch.setattr(topic_records, "existing_topic", lambda *_: None)
     monkeypatch.setattr(
         topic_records,
         "create_client",
-        lambda *_: SimpleNamespace(producer=made, flush=made.flush, failures=[]),
+        lambda *_: SimpleNamespace(producer=fake_producer, flush=fake_producer.flush, failures=[]),
     )
-    return made
+    return fake_producer
 
 
 def send(*records: Any) -> int:
@@ -100,7 +100,7 @@ def send(*records: Any) -> int:
     return send_records(Settings(bootstrap_servers="nowhere:1"), "topic", records, serdes)
 
 
-def test_timestamp_0_is_not_the_current_time(sending: Sending) -> None:
+def test_timestamp_0_is_not_sent_as_the_current_time(sending: FakeProducer) -> None:
     send("now", ("k", "first", 0), ("k", "second", 5))
     assert sending.sent == [(None, b"now", 0), (b"k", b"first", 1), (b"k", b"second", 5)]
 
@@ -117,8 +117,8 @@ def _decoded(data: bytes, context: SerdeContext) -> str:
 ENCODED = ms.serdes.in_context(_encoded, _decoded, name="encoded")
 
 
-class Found:
-    """A message with a bad value at offset 1."""
+class FakeMessage:
+    """A message whose value is too short at offset 1."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -146,13 +146,13 @@ class Found:
 
 
 def test_a_serde_that_uses_headers_writes_and_reads_them(
-    sending: Sending, monkeypatch: pytest.MonkeyPatch
+    sending: FakeProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(bootstrap_servers="nowhere:1")
     send_records(settings, "topic", [("grün", "rot")], (ENCODED, ENCODED))
     assert sending.sent == [("grün".encode("latin-1"), b"rot", 0)]
     assert sending.headers == [[("key-encoding", b"latin-1"), ("value-encoding", b"latin-1")]]
-    monkeypatch.setattr(topic_records, "messages", lambda *_: [Found(0)])
+    monkeypatch.setattr(topic_records, "messages", lambda *_: [FakeMessage(0)])
     number = int.from_bytes(b"12345678")
     assert [*last_records(settings, "topic", 1, (ENCODED, ms.serdes.int64))] == [
         (3, 0, 1_000, "grün", number)
@@ -160,7 +160,7 @@ def test_a_serde_that_uses_headers_writes_and_reads_them(
 
 
 def test_a_record_that_does_not_fit_its_serde_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_records, "messages", lambda *_: [Found(0), Found(1)])
+    monkeypatch.setattr(topic_records, "messages", lambda *_: [FakeMessage(0), FakeMessage(1)])
     failing = pytest.raises(
         DeserializationError,
         match=r"topic 'topic', partition 3, offset 1: the value does not fit serdes\.int64 .*give the serde that fits as value=",
@@ -172,14 +172,14 @@ def test_a_record_that_does_not_fit_its_serde_is_named(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "record", [(), ("k",), ("k", "v", 1, ()), ("k", "v", "1"), ("k", "v", 1.5), ("k", "v", -1)]
 )
-def test_what_is_no_record_is_refused(sending: Sending, record: Any) -> None:
+def test_values_that_are_not_records_are_refused(sending: FakeProducer, record: Any) -> None:
     with pytest.raises(SettingsError, match="a record is a value, a pair of key and value, or"):
         send("before", record)
     assert sending.sent == []
 
 
-def test_a_record_that_the_client_refuses_is_an_error_after_those_before_it_are_sent(
-    sending: Sending,
+def test_earlier_records_are_sent_before_a_refused_record_raises_an_error(
+    sending: FakeProducer,
 ) -> None:
     with pytest.raises(ProductionError, match=r"topic 'topic': record 2 is refused.*before it were sent"):
         send("small", "huge", "never")
@@ -191,8 +191,8 @@ def test_a_record_that_the_client_refuses_is_an_error_after_those_before_it_are_
     [("x", "int64"), ("\udcff", "auto"), ("\udcff", "string"), ("[" * 100_000, "json")],
     ids=["no number", "no text", "no string", "nested too deeply"],
 )
-def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
-    sending: Sending, text: str, form: str
+def test_earlier_records_are_sent_before_text_that_does_not_fit_raises_an_error(
+    sending: FakeProducer, text: str, form: str
 ) -> None:
     records = [(None, "1"), (None, text)]
     with pytest.raises(SettingsError, match=f"cannot be written as {form}: .*before it were sent"):
@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_an_error_after_those_before_it_are_sent(
 
 
 @pytest.mark.parametrize("form", ["json", "int64"])
-def test_null_in_json_is_a_null_value(sending: Sending, form: str) -> None:
+def test_the_text_null_is_a_null_value_except_in_strings(sending: FakeProducer, form: str) -> None:
     records = [("k", "null"), ("null", "5")]
     send_text("topic", records, ("string", form), Settings(bootstrap_servers="nowhere:1"))
     assert [sent[:2] for sent in sending.sent] == [
@@ -210,17 +210,19 @@ def test_null_in_json_is_a_null_value(sending: Sending, form: str) -> None:
     ]
 
 
-class Silent:
-    """A consumer whose broker has died after it has told the ends of the topic."""
+class SilentConsumer:
+    """A consumer whose broker died after it had reported the end offsets of the topic."""
 
     def assign(self, partitions: Any) -> None: ...
 
     def poll(self, seconds: float) -> None: ...
 
 
-def test_a_broker_that_stops_to_send_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_stops_sending_raises_an_error_instead_of_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(topic_records, "_READ_S", 0.1)
-    consumer: Any = Silent()
+    consumer: Any = SilentConsumer()
     reader = topic_records._TopicReader(consumer, "in", {0: 5})
     with pytest.raises(
         BrokerUnavailableError, match="topic 'in' cannot be read: its brokers have sent nothing"

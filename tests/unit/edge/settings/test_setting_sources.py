@@ -19,7 +19,7 @@ from .settings_files import file
 SERVERS = {"bootstrap_servers": "b:9092"}
 
 
-def test_a_reference_to_a_secret_replaces_another_one(
+def test_a_secret_reference_replaces_that_of_a_weaker_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file(tmp_path, monkeypatch, '[kafka]\n"sasl.password" = {file = "/run/x"}\n')
@@ -31,7 +31,7 @@ def test_a_reference_to_a_secret_replaces_another_one(
 
 
 @pytest.mark.parametrize("first", ["", "__ENV"])
-def test_two_variables_for_one_entry_are_refused(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+def test_two_variables_for_the_same_entry_are_refused(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
     monkeypatch.setenv("MILLSTREAM_PRODUCER__SASL_PASSWORD__FILE", "/run/secrets/producer")
     monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_PASSWORD__FILE", "/run/secrets/kafka")
     settings_from({"bootstrap_servers": "localhost:9092"})
@@ -43,7 +43,7 @@ def test_two_variables_for_one_entry_are_refused(monkeypatch: pytest.MonkeyPatch
     assert "changeit" not in str(raised.value)
 
 
-def test_both_names_of_a_setting_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_names_of_a_setting_set_the_same_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file(tmp_path, monkeypatch, '[kafka]\n"sasl.mechanism" = "PLAIN"\n"sasl.password" = "from file"\n')
     monkeypatch.setenv("MILLSTREAM_KAFKA", '{"sasl.mechanisms": "SCRAM-SHA-512"}')
     assert settings_from(SERVERS).kafka["sasl.mechanisms"] == "SCRAM-SHA-512"
@@ -77,18 +77,18 @@ def test_two_names_of_a_setting_with_different_values_are_refused(
         settings_from(SERVERS)
 
 
-def test_two_names_of_a_setting_may_have_one_value() -> None:
+def test_two_names_of_a_setting_may_have_the_same_value() -> None:
     kafka = {"sasl.mechanism": "PLAIN", "sasl.mechanisms": "PLAIN"}
     assert settings_from({**SERVERS, "kafka": kafka}).kafka == {"sasl.mechanisms": "PLAIN"}
 
 
-def test_an_entry_of_app_config_replaces_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_of_app_config_is_replaced_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_APP_CONFIG", '{"limits": {"a": 1, "b": 2}, "shop": "x"}')
     settings = settings_from({**SERVERS, "app_config": {"limits": {"a": 5}}})
     assert settings.app_config == {"limits": {"a": 5}, "shop": "x"}
 
 
-def test_a_hidden_login_configuration_stays_hidden() -> None:
+def test_the_password_in_a_secret_login_configuration_stays_hidden() -> None:
     jaas = SecretStr('x required username="u" password="hunter2";')
     settings = settings_from({**SERVERS, "kafka": {"sasl.jaas.config": jaas}})
     assert settings.kafka == {"sasl.username": "u", "sasl.password": SecretStr("hunter2")}
@@ -96,7 +96,7 @@ def test_a_hidden_login_configuration_stays_hidden() -> None:
     assert settings.client("admin", "app")["sasl.password"] == "hunter2"
 
 
-def test_a_login_configuration_is_text() -> None:
+def test_a_login_configuration_must_be_text() -> None:
     with pytest.raises(SettingsError, match=r"'sasl.jaas.config' is text, not int"):
         settings_from({**SERVERS, "kafka": {"sasl.jaas.config": 5}})
 
@@ -117,7 +117,9 @@ def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("written", "servers"), [('["a:1", "b:2"]', "a:1,b:2"), ("[::1]:9092", "[::1]:9092"), ("a:1", "a:1")]
 )
-def test_servers_in_a_variable(written: str, servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_in_a_variable_can_be_text_or_a_list(
+    written: str, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", written)
     assert settings_from({}).bootstrap_servers == servers
 
@@ -126,7 +128,7 @@ def test_servers_in_a_variable(written: str, servers: str, monkeypatch: pytest.M
     ("text", "named"),
     [('bootstrap_servers = "f:1"\n', True), ("max_batch_records = 5\n", False), ("[", True)],
 )
-def test_a_file_may_name_servers(
+def test_servers_can_be_named_in_a_file_or_in_a_variable(
     text: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not servers_are_named()
@@ -136,33 +138,33 @@ def test_a_file_may_name_servers(
     assert servers_are_named()
 
 
-def test_an_empty_variable_for_servers_is_not_valid_for_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_reports_an_empty_variable_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", " ")
     _, finding = inquiry_for(None, ())
     assert (finding.ok, finding.detail[:49]) == (False, "the setting 'bootstrap_servers' cannot be ' ': In")
 
 
-class Broker:
-    """A broker that is only counted."""
+class FakeBroker:
+    """A broker that only counts its starts."""
 
     bootstrap_servers = "embedded:1"
     started = 0
 
-    def __enter__(self) -> Broker:
-        Broker.started += 1
+    def __enter__(self) -> FakeBroker:
+        FakeBroker.started += 1
         return self
 
     def __exit__(self, *exc: object) -> None: ...
 
 
-def test_a_file_without_servers_does_not_keep_a_lab_from_starting_a_broker(
+def test_a_lab_starts_a_broker_if_the_settings_file_names_no_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.testing.kafka.EmbeddedKafka", Broker)
+    monkeypatch.setattr("millstream.testing.kafka.EmbeddedKafka", FakeBroker)
     file(tmp_path, monkeypatch, "max_batch_records = 5\n")
     lab: Any = ms.Lab("shop")
     assert lab._settings_with_broker()["bootstrap_servers"] == "embedded:1"
     lab.close()
     file(tmp_path, monkeypatch, 'bootstrap_servers = "f:1"\n')
     assert "bootstrap_servers" not in ms.Lab("shop")._settings_with_broker()
-    assert Broker.started == 1
+    assert FakeBroker.started == 1

@@ -41,11 +41,11 @@ class TestNames:
         assert caught.value.message.startswith(f"there is no setting {name!r}; {hint}")
         assert caught.value.message.endswith("go into kafka={...}, consumer={...} or producer={...}")
 
-    def test_the_list_of_names_is_a_sentence_of_its_own(self) -> None:
+    def test_the_list_of_names_is_a_separate_sentence(self) -> None:
         with pytest.raises(SettingsError, match=r"worker_memory_bytes\. Settings of Kafka's clients"):
             settings_from({**SERVERS, "wholly_unlike": "x"})
 
-    def test_the_servers_are_needed(self) -> None:
+    def test_the_bootstrap_servers_are_required(self) -> None:
         with pytest.raises(
             SettingsError, match=r"^the setting 'bootstrap_servers' is missing \(host:port of brokers"
         ):
@@ -102,7 +102,7 @@ class TestValues:
         with pytest.raises(SettingsError, match=message):
             settings_from({**SERVERS, name: value})
 
-    def test_several_are_reported_at_once(self) -> None:
+    def test_several_impossible_values_are_reported_together(self) -> None:
         with pytest.raises(
             SettingsError,
             match=r"'max_batch_records' cannot be 0: .*; the setting 'task_timeout_ms' cannot be 1: ",
@@ -124,7 +124,7 @@ class TestValues:
         ):
             settings_from({**SERVERS, "on_process_error": ms.Retrying(2, then="dead_letter")})
 
-    def test_rates_are_those_of_topics_that_are_read(self) -> None:
+    def test_rates_can_only_be_set_for_topics_that_are_read(self) -> None:
         builder = ms.StreamsBuilder()
         builder.stream(["orders", "prices"]).to("out")
         topology, given = builder.build(), {**SERVERS, "max_records_per_second": {"orders": 5, "out": 5}}
@@ -134,7 +134,7 @@ class TestValues:
         assert app.settings.max_records_per_second == {"orders": 5}
 
     @pytest.mark.parametrize(("per_task", "total"), [(2, 1), (8, 7)])
-    def test_fewer_threads_than_one_task_is_to_have_are_refused(self, per_task: int, total: int) -> None:
+    def test_fewer_threads_in_total_than_per_task_are_refused(self, per_task: int, total: int) -> None:
         given = {**SERVERS, "num_threads_per_task": per_task, "num_stream_threads": total}
         with pytest.raises(
             SettingsError,
@@ -149,7 +149,7 @@ class TestValues:
         with pytest.raises(SettingsError, match=rf"'{name}' cannot be 0: Input should be greater than"):
             settings_from({**SERVERS, name: 0})
 
-    def test_an_empty_variable_is_not_a_directory_for_state(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_empty_xdg_state_home_is_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", "")
         assert settings_from(SERVERS).state_dir == Path.home() / ".local/state/millstream"
 
@@ -157,7 +157,7 @@ class TestValues:
         with pytest.raises(ValueError, match="frozen"):
             settings_from(SERVERS).max_batch_records = 5  # type: ignore[misc]
 
-    def test_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_have_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
         settings = settings_from(SERVERS)
         assert settings.state_dir == Path("/somewhere/millstream")
@@ -170,7 +170,7 @@ class TestValues:
 
 
 class TestSources:
-    def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_are_read_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_BOOTSTRAP_SERVERS", "e:1")
         monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "7")
         monkeypatch.setenv("MILLSTREAM_KAFKA", '{"security.protocol": "SSL"}')
@@ -178,7 +178,7 @@ class TestSources:
         assert (settings.bootstrap_servers, settings.max_batch_records) == ("e:1", 7)
         assert settings.kafka == {"security.protocol": "SSL"}
 
-    def test_variables_of_one_entry_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_variable_can_set_a_single_entry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_KAFKA", '{"security.protocol": "SSL", "sasl.username": "somebody"}')
         monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_USERNAME", "1e5")
         monkeypatch.setenv("MILLSTREAM_KAFKA__SASL_PASSWORD__FILE", "/run/secrets/kafka")
@@ -192,11 +192,11 @@ class TestSources:
         }
         assert settings.consumer == {"fetch.min.bytes": "5"}
 
-    def test_settings_of_spark_keep_their_capitals(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_spark_settings_keep_their_capitals(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_SPARK", '{"spark.executor.memoryOverhead": "1g"}')
         assert settings_from(SERVERS).spark == {"spark.executor.memoryOverhead": "1g"}
 
-    def test_what_a_variable_may_not_set_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_variable_for_a_reserved_setting_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLSTREAM_KAFKA__GROUP_ID", "other")
         with pytest.raises(SettingsError, match=r"'group.id' cannot be set here"):
             settings_from(SERVERS)
@@ -231,7 +231,7 @@ class TestSources:
         with pytest.raises(SettingsError, match=re.escape(why)):
             settings_from(SERVERS)
 
-    def test_variables_that_are_not_settings_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_variables_that_are_not_settings_are_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in (
             *("CACHE_DIR", "CLASS_ARCHIVES", "EXECUTOR_PID", "IVY_SETTINGS", "KAFKA_JARS", "TEST_PROOFS"),
             *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_80_TCP", "PORT_80_TCP_ADDR"),
@@ -241,10 +241,12 @@ class TestSources:
         monkeypatch.setenv("MILLSTREAM_PORT", "tcp://10.0.0.1:80")
         assert settings_from(SERVERS).bootstrap_servers
 
-    def test_a_service_of_kubernetes_is_no_port(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_service_variable_of_kubernetes_is_not_taken_as_a_port(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv(
             "MILLSTREAM_METRICS_PORT", "tcp://10.0.0.1:9464"
-        )  # of a service millstream-metrics
+        )  # Kubernetes sets it for a service millstream-metrics
         monkeypatch.setenv("MILLSTREAM_PAGE_PORT", "9465")
         settings = settings_from(SERVERS)
         assert (settings.metrics_port, settings.page_port) == (None, 9465)
@@ -252,12 +254,12 @@ class TestSources:
         with pytest.raises(SettingsError, match="'metrics_port' cannot be 'tcp:"):
             settings_from({**SERVERS, "metrics_port": "tcp://10.0.0.1:9464"})
 
-    def test_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_are_read_from_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file(tmp_path, monkeypatch, 'bootstrap_servers = "f:1"\n[consumer]\n"fetch.min.bytes" = 5\n')
         settings = settings_from({})
         assert (settings.bootstrap_servers, settings.consumer) == ("f:1", {"fetch.min.bytes": 5})
 
-    def test_keywords_win_over_the_environment_and_that_over_the_file(
+    def test_keywords_override_the_environment_and_the_environment_overrides_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file(
@@ -274,7 +276,9 @@ class TestSources:
             3,
         )
 
-    def test_a_directory_is_no_settings_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_directory_is_refused_as_a_settings_file(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("MILLSTREAM_CONFIG", str(tmp_path))
         with pytest.raises(SettingsError, match=r"the settings file .* cannot be read: Is a directory"):
             settings_from(SERVERS)
@@ -287,7 +291,7 @@ class TestSources:
         ):
             settings_from(SERVERS)
 
-    def test_a_file_that_is_no_toml_is_reported(
+    def test_a_file_that_is_not_toml_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file(tmp_path, monkeypatch, "bootstrap_servers = [")
@@ -303,7 +307,7 @@ class TestSources:
         ):
             settings_from(SERVERS)
 
-    def test_an_environment_variable_that_cannot_be_read_is_reported(
+    def test_an_environment_variable_that_is_not_json_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("MILLSTREAM_KAFKA", "MILLSTREAM_MAX_RECORDS_PER_SECOND"):
@@ -313,7 +317,7 @@ class TestSources:
                 settings_from(SERVERS)
             monkeypatch.delenv(name)
 
-    def test_an_impossible_value_of_the_environment_is_reported(
+    def test_an_impossible_value_in_the_environment_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MILLSTREAM_MAX_BATCH_RECORDS", "many")
@@ -336,7 +340,7 @@ class TestClients:
         assert settings.client("consumer", "app") == {**common, "client.id": "app-consumer", "b": 2}
         assert settings.client("producer", "app") == {**common, "client.id": "mine", "b": 1, "c": 3}
 
-    def test_understand_how_java_spells_sasl(self) -> None:
+    def test_accept_the_sasl_settings_of_java_clients(self) -> None:
         jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{SECRET}";'
         settings = settings_from(
             {
@@ -372,7 +376,7 @@ class TestClients:
         assert read == {"sasl.username": "me", "sasl.password": password}
 
     @pytest.mark.parametrize("options", ['clientId="me" clientSecret="{}"', 'password="{}"', "{}"])
-    def test_say_so_if_java_has_another_form_than_user_name_and_password(self, options: str) -> None:
+    def test_refuse_login_configurations_without_user_name_and_password(self, options: str) -> None:
         jaas = f"x.Module required {options.format(SECRET)};"
         with pytest.raises(SettingsError, match=r"cannot be .*has no username and password; write") as caught:
             settings_from({**SERVERS, "kafka": {"sasl.jaas.config": jaas}})
@@ -387,7 +391,9 @@ class TestClients:
             ("value.deserializer", r"use value=ms\.serdes\.\.\. at the source"),
         ],
     )
-    def test_say_what_to_write_instead_of_what_only_java_has(self, name: str, instead: str) -> None:
+    def test_refuse_settings_that_only_java_has_and_name_the_replacement(
+        self, name: str, instead: str
+    ) -> None:
         with pytest.raises(SettingsError, match=rf"'{name}' cannot be set here: {instead}"):
             settings_from({**SERVERS, "consumer": {name: "x"}})
 
@@ -395,12 +401,12 @@ class TestClients:
 ALLOWED = [(rule, name, value) for rule in RULES for name in rule.names for value in rule.allowed or ()]
 
 
-class TestClientSettingsThatTouchAPromise:
-    """Every rule of the table, under every name, wherever it is written."""
+class TestClientSettingsThatAffectGuarantees:
+    """Every rule of the table, under each of its names, in each group of settings."""
 
     @pytest.mark.parametrize("where", ["kafka", "consumer", "producer"])
     @pytest.mark.parametrize("name", [name for rule in RULES if rule.allowed == () for name in rule.names])
-    def test_are_refused_with_what_to_use(self, name: str, where: str) -> None:
+    def test_are_refused_with_their_replacement(self, name: str, where: str) -> None:
         with pytest.raises(SettingsError, match=rf"'{re.escape(name)}' cannot be set here: \w+"):
             settings_from({**SERVERS, where: {name: "x"}})
 
@@ -410,7 +416,7 @@ class TestClientSettingsThatTouchAPromise:
             settings_from({**SERVERS, "kafka": {name: "something else"}})
 
     @pytest.mark.parametrize(("rule", "name", "value"), ALLOWED)
-    def test_can_say_what_is_so_anyway(self, rule: Rule, name: str, value: str) -> None:
+    def test_are_accepted_with_an_allowed_value(self, rule: Rule, name: str, value: str) -> None:
         assert settings_from({**SERVERS, "kafka": {name: value}}).kafka == {name: value}
 
     def test_can_be_written_as_python_values(self) -> None:
@@ -459,7 +465,7 @@ class TestClientSettingsThatTouchAPromise:
         ({"producer": {"linger.ms": "soon"}}, "queue.buffering.max.ms"),
     ],
 )
-def test_what_librdkafka_refuses_is_reported_at_the_start(
+def test_a_setting_that_librdkafka_rejects_is_reported_at_the_start(
     given: dict[str, Any], message: str, guarantee: str, tmp_path: Path
 ) -> None:
     builder = ms.StreamsBuilder()
@@ -548,36 +554,37 @@ def _token(config: str) -> tuple[str, float]:
     return f"token for {config}", 9e12
 
 
-class TestWhatIsNoText:
+class TestValuesOfOtherTypes:
     """Values of client settings that are neither text nor numbers: functions, secrets, lists, durations."""
 
-    def test_a_function_is_the_same_client_setting_wherever_it_is_unpickled(self) -> None:
+    def test_an_unpickled_function_selects_the_same_client(self) -> None:
         clients._WARM.clear()
         given = {"oauth_cb": lambda config: (f"token for {config}", 9e12)}  # pickled by value
         settings = settings_from({**SERVERS, "kafka": given})
         pickled = cloudpickle.dumps(settings.client("consumer", "app"))
-        first, second = (clients.warm(_Client, cloudpickle.loads(pickled)) for _ in range(2))
+        first, second = (clients.warm(_FakeClient, cloudpickle.loads(pickled)) for _ in range(2))
         assert first is second
         assert first.settings["oauth_cb"]("x") == ("token for x", 9e12)
         clients.hang_up(cloudpickle.loads(pickled))
         assert not clients._WARM
 
-    def test_another_function_is_another_client(self) -> None:
+    def test_each_settings_object_with_a_function_has_its_own_client(self) -> None:
         clients._WARM.clear()
         first, second = (settings_from({**SERVERS, "kafka": {"oauth_cb": _token}}) for _ in range(2))
-        made = [
-            clients.warm(_Client, settings.client("consumer", "app")) for settings in (first, first, second)
+        warm_clients = [
+            clients.warm(_FakeClient, settings.client("consumer", "app"))
+            for settings in (first, first, second)
         ]
-        assert (made[0] is made[1], made[0] is made[2]) == (True, False)
+        assert (warm_clients[0] is warm_clients[1], warm_clients[0] is warm_clients[2]) == (True, False)
 
     @pytest.mark.parametrize("secret", [SecretStr(SECRET), Secret[str](SECRET)])
-    def test_a_secret_reaches_the_client_and_nobody_else(self, secret: Any) -> None:
+    def test_a_secret_reaches_the_client_but_is_not_shown(self, secret: Any) -> None:
         settings = settings_from({**SERVERS, "kafka": {"sasl.username": secret}})
         assert settings.client("admin", "app")["sasl.username"] == SECRET
         for text in (repr(settings), str(settings.model_dump())):
             assert SECRET not in text
 
-    def test_a_secret_is_checked_as_what_it_holds(self) -> None:
+    def test_the_content_of_a_secret_is_checked(self) -> None:
         assert settings_from({**SERVERS, "producer": {"acks": SecretStr("all")}}).client("producer", "app")[
             "acks"
         ] == ("all")
@@ -588,12 +595,12 @@ class TestWhatIsNoText:
     def test_servers_may_be_a_list(self, servers: Any) -> None:
         assert settings_from({"bootstrap_servers": servers}).bootstrap_servers == "a:1,b:2"
 
-    def test_a_list_of_something_else_is_refused(self) -> None:
+    def test_a_list_of_servers_must_contain_text(self) -> None:
         with pytest.raises(SettingsError, match=r"'bootstrap_servers' cannot be \[1\]: Input should be"):
             settings_from({"bootstrap_servers": [1]})
 
     @pytest.mark.parametrize("parallelism", ["auto", {"orders": "auto", "clicks": 32}])
-    def test_automatic_parallelism(self, parallelism: Any) -> None:
+    def test_automatic_parallelism_excludes_settings_of_shuffle_partitions(self, parallelism: Any) -> None:
         assert settings_from({**SERVERS, "parallelism": parallelism}).parallelism == parallelism
         for given in ({"shuffle_partitions": 4}, {"on_changed_shuffle_partitions": "keep"}):
             with pytest.raises(SettingsError, match="needs shuffle_partitions=None, on_changed"):
@@ -609,30 +616,32 @@ class TestWhatIsNoText:
             ({"orders": "many"}, "'parallelism.orders' cannot be 'many': Input should be a valid integer"),
         ],
     )
-    def test_an_error_names_only_what_exists(self, parallelism: Any, why: str) -> None:
+    def test_an_error_shows_no_type_names_of_pydantic(self, parallelism: Any, why: str) -> None:
         with pytest.raises(SettingsError) as caught:
             settings_from({**SERVERS, "parallelism": parallelism})
         assert why in caught.value.message
         assert not re.search(r"constrained|literal|dict\[", caught.value.message)
 
-    def test_parallelism_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_parallelism_is_read_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for text, value in (("auto", "auto"), ("4", 4)):
             monkeypatch.setenv("MILLSTREAM_PARALLELISM", text)
             assert settings_from(SERVERS).parallelism == value
 
     @pytest.mark.parametrize("written", [300_000, "300000", "PT5M", timedelta(minutes=5)])
-    def test_durations(self, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_durations_can_be_milliseconds_iso_text_or_timedeltas(
+        self, written: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         assert settings_from({**SERVERS, "task_timeout_ms": written}).task_timeout_ms == 300_000
         if isinstance(written, str):
             monkeypatch.setenv("MILLSTREAM_TASK_TIMEOUT_MS", written)
             assert settings_from(SERVERS).task_timeout_ms == 300_000
 
     @pytest.mark.parametrize("written", ["5m", "P", "PT", "PX", 0.5])
-    def test_no_durations(self, written: Any) -> None:
+    def test_values_that_are_not_durations_are_refused(self, written: Any) -> None:
         with pytest.raises(SettingsError, match="the setting 'task_timeout_ms' cannot be"):
             settings_from({**SERVERS, "task_timeout_ms": written})
 
 
-class _Client:
+class _FakeClient:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""What an application does not hand to a cluster: secrets without protection, and state on a disk that others do not see."""
+"""An application sends no unprotected secrets to a cluster, and refuses a checkpoint on a disk that other hosts cannot see."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_secret_is_not_sent_over_a_cluster_without_authentication(
 
 
 @pytest.mark.parametrize("master", CLUSTERS)
-def test_what_is_no_secret_may_go_anywhere(master: str) -> None:
+def test_settings_without_secrets_may_be_sent_to_any_cluster(master: str) -> None:
     harmless = {"security.protocol": "SSL", "ssl.key.location": "/k", "sasl.password": ms.secret.env("P")}
     refuse_bare_secrets(settings(kafka=harmless), master, protected=False)
 
@@ -76,14 +76,14 @@ def test_on_one_host_nothing_is_refused(master: str) -> None:
 
 
 @pytest.mark.parametrize("master", REMOTE)
-def test_a_local_checkpoint_is_refused_where_other_hosts_write_it(master: str) -> None:
+def test_a_local_checkpoint_is_refused_if_other_hosts_would_write_it(master: str) -> None:
     with pytest.raises(
         SettingsError, match=r"file:///state/checkpoint is on a local disk.*checkpoint_is_shared=True"
     ):
         refuse_local_checkpoint("file:///state/checkpoint", master)
 
 
-def test_a_cluster_on_the_loopback_interface_has_one_disk() -> None:
+def test_a_cluster_on_the_loopback_interface_may_have_a_local_checkpoint() -> None:
     refuse_local_checkpoint("file:///state/checkpoint", "spark://127.0.0.1:7077")
     refuse_local_checkpoint("file:///state/checkpoint", "spark://localhost:7077")
 

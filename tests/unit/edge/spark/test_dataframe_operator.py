@@ -1,4 +1,4 @@
-"""A topology as an operator: what it refuses before it asks Spark for anything."""
+"""A topology as an operator on DataFrames: what it refuses before it uses Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_sink_with_a_partitioner_is_refused() -> None:
         operator(builder, "in")
 
 
-def test_a_pattern_takes_the_frames_whose_names_it_matches() -> None:
+def test_a_pattern_reads_the_dataframes_whose_names_it_matches() -> None:
     builder = ms.StreamsBuilder()
     builder.stream(re.compile("orders-.*")).to("out")
     with pytest.raises(
@@ -32,7 +32,7 @@ def test_a_pattern_takes_the_frames_whose_names_it_matches() -> None:
         operator(builder, "orders-eu", "other")
 
 
-def test_a_repartition_behind_state_needs_an_application() -> None:
+def test_a_repartition_after_a_stateful_operator_needs_an_application() -> None:
     builder = ms.StreamsBuilder()
     counts = builder.stream("in").group_by_key().count(store="counts").to_stream()
     counts.group_by(lambda key, count: str(count)).count(store="again")

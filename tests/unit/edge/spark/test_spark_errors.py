@@ -10,7 +10,7 @@ from millstream.core.model.errors import CheckpointError, SparkRuntimeError, Sto
 from millstream.drivers.spark.crossing import crossing
 from millstream.edge.spark.spark_errors import explained, is_transient, start_error, translated
 
-FULL = (
+FULL_DISK = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state "
     "store files for provider RocksDBStateStore[...]. Cannot perform commit during state checkpoint. SQLSTATE: 58030\n"
     "=== Streaming Query ===\nplans and offsets"
@@ -18,21 +18,21 @@ FULL = (
 UNREADABLE = "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state."
 
 
-def rooms(path: str) -> tuple[int, int, int]:
+def disk_space(path: str) -> tuple[int, int, int]:
     return (1 << 20, 1 << 20, 0) if path == "/" else (4 << 20, 1 << 20, 3 << 20)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        FULL,
+        FULL_DISK,
         "[STREAMING_CHECKPOINT_LOG_WRITE_FAILURE.OFFSET_LOG] Failed to write",
         "java.io.IOException: No space left on device",
         "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 5.",
     ],
 )
-def test_a_full_disk_and_a_second_driver_are_named(text: str) -> None:
-    error = translated(text, "file:///nowhere/at/all", rooms)
+def test_a_full_disk_and_a_second_driver_are_named_as_possible_causes(text: str) -> None:
+    error = translated(text, "file:///nowhere/at/all", disk_space)
     assert type(error) is SparkRuntimeError
     assert "Spark cannot write the checkpoint file:///nowhere/at/all" in error.message
     assert (
@@ -44,13 +44,13 @@ def test_a_full_disk_and_a_second_driver_are_named(text: str) -> None:
     assert "plans and offsets" not in error.message
 
 
-def test_of_a_checkpoint_elsewhere_no_room_is_known() -> None:
-    error = translated(FULL, "s3a://bucket/checkpoint", rooms)
+def test_the_free_space_of_a_remote_checkpoint_is_not_reported() -> None:
+    error = translated(FULL_DISK, "s3a://bucket/checkpoint", disk_space)
     assert "check s3a://bucket/checkpoint, and here the disk of Spark's local files" in error.message
 
 
 def test_state_that_cannot_be_loaded_is_a_damaged_checkpoint() -> None:
-    error = translated(UNREADABLE, "s3a://bucket/checkpoint", rooms)
+    error = translated(UNREADABLE, "s3a://bucket/checkpoint", disk_space)
     assert isinstance(error, CheckpointError)
     assert "millstream reset" in error.message
     assert error.message.endswith(UNREADABLE)
@@ -59,8 +59,8 @@ def test_state_that_cannot_be_loaded_is_a_damaged_checkpoint() -> None:
 @pytest.mark.parametrize(
     "text", ["[CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR] held", "[OTHER] anything"]
 )
-def test_what_is_no_damage_keeps_the_words_of_spark(text: str) -> None:
-    error = translated(text, "file:///here", rooms)
+def test_an_error_that_is_not_damage_keeps_the_text_of_spark(text: str) -> None:
+    error = translated(text, "file:///here", disk_space)
     assert type(error) is SparkRuntimeError
     assert error.message == (
         "the Spark query ended with an error that is not Millstream's. Correct its cause, and start the application again: the "
@@ -68,10 +68,10 @@ def test_what_is_no_damage_keeps_the_words_of_spark(text: str) -> None:
     )
 
 
-def test_an_error_of_ours_is_found_again() -> None:
+def test_an_error_of_millstream_is_recovered_from_the_text_of_spark() -> None:
     with pytest.raises(SparkRuntimeError) as crossed, crossing():
         raise StoreError("the disk is full: No space left on device")
-    error = translated(f"{FULL}\n{crossed.value}", "file:///here", rooms)
+    error = translated(f"{FULL_DISK}\n{crossed.value}", "file:///here", disk_space)
     assert type(error) is StoreError
 
 
@@ -83,11 +83,11 @@ def test_an_error_of_ours_is_found_again() -> None:
         ("[CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR] not released by a thread", True),
         ("[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] not enough memory", True),
         ("Broken pipe\n=== Streaming Query ===\nNo space left on device", True),
-        (FULL, False),
+        (FULL_DISK, False),
         (UNREADABLE, False),
     ],
 )
-def test_a_lost_process_is_transient_and_a_disk_is_not(text: str, transient: bool) -> None:
+def test_a_lost_process_is_transient_and_a_disk_error_is_not(text: str, transient: bool) -> None:
     assert is_transient(text) is transient
 
 
@@ -101,14 +101,14 @@ def test_a_lost_process_is_transient_and_a_disk_is_not(text: str, transient: boo
         Py4JError("An error occurred while calling o1.isActive"),
     ],
 )
-def test_a_jvm_that_has_ended_is_named_whatever_call_finds_it(error: Exception) -> None:
+def test_every_error_of_an_ended_jvm_says_that_spark_has_ended(error: Exception) -> None:
     explanation = explained(error, "file:///nowhere")
     assert type(explanation) is SparkRuntimeError
     assert "Spark has ended: its JVM does not answer" in explanation.message
 
 
 class JavaException:
-    """An exception of a file system of Hadoop."""
+    """An exception of a Hadoop file system."""
 
     _target_id = "o41"
 
@@ -123,15 +123,15 @@ class JavaException:
         IllegalArgumentException(str(JavaException())),
     ],
 )
-def test_a_start_names_the_checkpoint_that_spark_does_not_reach(error: Exception) -> None:
-    """It raised Spark's error, with a hundred lines of Java."""
+def test_a_failed_start_names_the_checkpoint_that_spark_cannot_reach(error: Exception) -> None:
+    """Spark's own error has a hundred lines of Java."""
     explanation = start_error(error, "s3a://bucket/shop")
     assert type(explanation) is SparkRuntimeError
     assert "on the checkpoint s3a://bucket/shop: java.lang.RuntimeException: Class " in explanation.message
     assert "\n" not in explanation.message
 
 
-def test_a_start_leaves_errors_that_are_not_of_spark() -> None:
+def test_a_failed_start_does_not_explain_errors_that_are_not_of_spark() -> None:
     assert start_error(StoreError("no such store"), "/nowhere") is None
     assert start_error(KeyboardInterrupt(), "/nowhere") is None
     assert "Spark has ended" in str(start_error(ConnectionRefusedError(111, "refused"), "/nowhere"))
@@ -146,7 +146,7 @@ def test_other_errors_keep_the_text_of_spark() -> None:
     assert "Spark reports: something else" in explained(RuntimeError("something else"), "/nowhere").message
 
 
-class Jvm:
+class FakeJvm:
     """The connection to a JVM that has thrown an exception."""
 
     def __init__(self, text: str | None) -> None:
@@ -160,9 +160,9 @@ class Jvm:
         return f"ys{escape_new_line(self._text)}"
 
 
-def thrown(text: str | None) -> Py4JJavaError:
-    """Return an exception that Spark has thrown, with its text in the JVM; None if the JVM has ended since."""
-    return Py4JJavaError("An error occurred while calling o40.start.\n", Jvm(text))
+def java_error(text: str | None) -> Py4JJavaError:
+    """Return an exception whose text is in the JVM; ``None`` if the JVM has ended."""
+    return Py4JJavaError("An error occurred while calling o40.start.\n", FakeJvm(text))
 
 
 STACK = (
@@ -171,26 +171,26 @@ STACK = (
 
 
 def test_a_restart_that_fails_in_java_is_explained_in_one_line() -> None:
-    """After a change of the number of workers, the application failed with an error of Py4J and a hundred lines of Java."""
+    """A restart follows a change of the number of workers. Py4J's own error has a hundred lines of Java."""
     text = f"java.lang.IllegalStateException: SparkContext was stopped{STACK}Caused by: java.io.IOException: no route{STACK}\t... 9 more\n"
-    assert explained(thrown(text), "/nowhere").message.endswith(
+    assert explained(java_error(text), "/nowhere").message.endswith(
         "Spark reports: java.lang.IllegalStateException: SparkContext was stopped (java.io.IOException: no route)"
     )
-    assert explained(thrown(f"java.lang.RuntimeException: no query{STACK}"), "/nowhere").message.endswith(
+    assert explained(java_error(f"java.lang.RuntimeException: no query{STACK}"), "/nowhere").message.endswith(
         "Spark reports: java.lang.RuntimeException: no query"
     )
 
 
-def test_the_cause_of_an_exception_in_java_is_looked_at() -> None:
+def test_the_cause_of_a_java_exception_is_examined() -> None:
     text = f"java.lang.RuntimeException: no query{STACK}Caused by: java.io.IOException: No space left on device{STACK}"
-    error = explained(thrown(text), "file:///here")
+    error = explained(java_error(text), "file:///here")
     assert "Spark cannot write the checkpoint file:///here" in error.message
     assert "\tat" not in error.message
     with pytest.raises(SparkRuntimeError) as crossed, crossing():
         raise StoreError("no such store")
-    assert type(explained(thrown(f"{text}Caused by: {crossed.value}"), "/nowhere")) is StoreError
+    assert type(explained(java_error(f"{text}Caused by: {crossed.value}"), "/nowhere")) is StoreError
 
 
-def test_an_exception_of_a_jvm_that_has_ended_since_is_explained() -> None:
-    """Only the JVM has its text. Asked for it, Py4J raised another error, which was logged as it was."""
-    assert "Spark has ended: its JVM does not answer" in explained(thrown(None), "/nowhere").message
+def test_an_exception_whose_jvm_has_since_ended_is_explained() -> None:
+    """Only the JVM has the text of the exception, so that Py4J raises another error."""
+    assert "Spark has ended: its JVM does not answer" in explained(java_error(None), "/nowhere").message

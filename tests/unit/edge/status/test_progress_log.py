@@ -12,13 +12,13 @@ NOTHING = {"read_records": 0, "sent_records": 0, "dropped_records": 0}
 
 
 class TestLines:
-    def test_tell_how_much_and_how_fast(self) -> None:
+    def test_show_records_rate_lag_and_the_time_of_a_micro_batch(self) -> None:
         status = Status("running", 7, {"a": 100, "b": 20}, 1234.5, 2, batch_s=0.649)
         assert progress_line(status, {"read_records": 12_345}) == (
             "12,345 records read, 1,234 records/s, lag 120, micro-batch 0.65 s"
         )
 
-    def test_tell_that_there_is_nothing_to_read(self) -> None:
+    def test_show_that_the_application_waits_for_records(self) -> None:
         status = Status("running", -1, {"a": 0}, 0.0, 2)
         assert progress_line(status, NOTHING) == "0 records read, 0 records/s, lag 0; waiting for records"
 
@@ -39,22 +39,22 @@ class TestLines:
             ),
         ],
     )
-    def test_tell_what_is_waited_for(self, status: Status, why: list[str]) -> None:
+    def test_show_what_delays_the_application(self, status: Status, why: list[str]) -> None:
         assert reasons(status) == why
         assert progress_line(status, NOTHING).split("; ")[1:] == why
 
-    def test_sum_up(self) -> None:
+    def test_the_summary_shows_totals_and_lag(self) -> None:
         status = Status("stopped", 7, {"a": 1}, 0.0, 2)
         metrics = {"read_records": 1000, "sent_records": 900, "dropped_records": 0}
         assert summary(status, metrics, 12.34) == "stopped after 12.3 s: 1,000 records read, 900 sent, lag 1"
         assert "900 sent, 3 dropped, lag" in summary(status, {**metrics, "dropped_records": 3}, 1)
 
-    def test_the_time_of_a_micro_batch_is_that_from_its_plan_to_its_commit(self) -> None:
-        book = TaskReports()
-        assert book.status("running", None).batch_s is None
-        book.planned({}, {})
-        book.record_batch(0, [])
-        assert 0 <= (book.status("running", None).batch_s or -1) < 5
+    def test_the_time_of_a_micro_batch_lasts_from_its_plan_to_its_commit(self) -> None:
+        task_reports = TaskReports()
+        assert task_reports.status("running", None).batch_s is None
+        task_reports.planned({}, {})
+        task_reports.record_batch(0, [])
+        assert 0 <= (task_reports.status("running", None).batch_s or -1) < 5
 
 
 class TestRepeatedWarnings:
@@ -72,7 +72,7 @@ class TestRepeatedWarnings:
         repeated.flush()
         assert warnings[3:] == ["at least 1 more like: record 0 of 'topic-0' is bad"]
 
-    def test_are_shortened_when_they_come_again(self) -> None:
+    def test_are_shortened_when_they_are_repeated(self) -> None:
         warnings: list[str] = []
         repeated = RepeatedWarnings(warnings.append)
         for _ in range(2):
@@ -80,7 +80,7 @@ class TestRepeatedWarnings:
         repeated.flush()
         assert (len(warnings[0]), warnings[1]) == (500, f"at least 1 more like: {'x' * 100}...")
 
-    def test_do_not_fill_the_memory(self) -> None:
+    def test_take_a_bounded_amount_of_memory(self) -> None:
         repeated = RepeatedWarnings(lambda _: None)
         for n in range(5_000):
             repeated.warn("kind " + "x" * n)

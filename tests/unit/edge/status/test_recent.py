@@ -1,4 +1,4 @@
-"""Counts of the last ten seconds, of which nobody may ask for days."""
+"""Counts of the last ten seconds, which may not be read for days."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from millstream.edge.status import key_range_status
 from millstream.edge.status.key_range_status import Recent, TaskWork
 
 
-class Clock:
-    """A clock that goes on by a second at each look."""
+class SteppingClock:
+    """A clock that advances by a second each time it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -22,10 +22,10 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_range_status, "time", Clock())
+    monkeypatch.setattr(key_range_status, "time", SteppingClock())
 
 
-def test_counts_are_forgotten_although_nobody_asks() -> None:
+def test_old_counts_are_forgotten_even_if_they_are_never_read() -> None:
     recent = Recent()
     for _ in range(1_000):
         recent.add(5)
@@ -33,7 +33,7 @@ def test_counts_are_forgotten_although_nobody_asks() -> None:
     assert recent.per_second() == pytest.approx(5, abs=0.5)
 
 
-def test_the_work_of_tasks_without_key_ranges_takes_no_more_memory_with_time() -> None:
+def test_the_work_of_tasks_without_key_ranges_takes_a_bounded_amount_of_memory() -> None:
     work = TaskWork()
     for _ in range(1_000):
         work.note(TaskReport("0_0"))

@@ -1,4 +1,4 @@
-"""The log file of a standby: each living process has its own, and a later process uses one again."""
+"""Log files of standbys: each running process has its own, and a later process reuses one of an ended process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 
 class Driver:
-    """Another process that has a log, until it is killed."""
+    """Another process, which has a log file until it is killed."""
 
     def __init__(self, home: Path) -> None:
         command = [sys.executable, "-c", _DRIVER, str(home)]
@@ -43,19 +43,19 @@ def ending() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_each_living_process_has_its_own_log_and_those_of_the_dead_are_used_again(
+def test_each_running_process_has_its_own_log_and_logs_of_ended_processes_are_reused(
     tmp_path: Path, ending: ExitStack
 ) -> None:
-    def started() -> Driver:
+    def start_driver() -> Driver:
         driver = Driver(tmp_path / "app")
         ending.callback(driver.kill)
         return driver
 
-    first, second = started(), started()
+    first, second = start_driver(), start_driver()
     assert [first.log, second.log] == ["millstream-standby.log", "millstream-standby-2.log"]
     first.kill()
-    assert started().log == "millstream-standby.log"
-    assert started().log == "millstream-standby-3.log"
+    assert start_driver().log == "millstream-standby.log"
+    assert start_driver().log == "millstream-standby-3.log"
 
 
 def test_a_process_has_one_log_per_directory(tmp_path: Path) -> None:

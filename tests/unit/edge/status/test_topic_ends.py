@@ -1,4 +1,4 @@
-"""The lag is that of the ends that brokers stated last, and it is known for how long they have stated none."""
+"""The lag refers to the end offsets that brokers reported last, and it is known how long ago that was."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_last_known_ends_remain_while_no_broker_answers_and_their_age_is_cou
     assert (ends.lag({}, str), ends.unknown_s()) == ({"in": 6}, 0.0)
 
 
-def test_the_lag_of_a_stream_is_that_of_all_its_topics() -> None:
+def test_the_lag_of_a_stream_is_the_sum_over_all_its_topics() -> None:
     ends = TopicEnds()
     ends.note({"orders": {0: 5}, "orders-fan-out": {0: 3}})
     assert ends.lag({"orders": {0: 4}}, lambda topic: "orders") == {"orders": 4}

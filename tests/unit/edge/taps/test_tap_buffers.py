@@ -1,4 +1,4 @@
-"""Taps of an application: kept, dropped and refused samples."""
+"""Taps of an application: which samples are kept and dropped, and when a tap ends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_records_name_their_micro_batch_and_task(buffers: TapBuffers) -> None:
     assert "<td>tea</td>" in (tap._repr_html_())
 
 
-def test_the_newest_are_kept_and_what_is_dropped_is_counted(buffers: TapBuffers) -> None:
+def test_the_newest_samples_are_kept_and_dropped_samples_are_counted(buffers: TapBuffers) -> None:
     small, large = Tap("read", 2, buffers.answer), Tap("read", 9, buffers.answer)
     buffers.record_batch(0, [report(["a", "b", "c"], passed=50)])
     buffers.record_batch(1, [report(["d"])])
@@ -71,14 +71,14 @@ def test_the_newest_are_kept_and_what_is_dropped_is_counted(buffers: TapBuffers)
     assert (shown(large), large.counts()) == (["a", "b", "c", "d"], (51, 4, 0))
 
 
-def test_a_micro_batch_that_is_repeated_shows_nothing_twice(buffers: TapBuffers) -> None:
+def test_a_repeated_micro_batch_adds_no_sample_twice(buffers: TapBuffers) -> None:
     tap = Tap("read", 9, buffers.answer)
     buffers.record_batch(4, [report(["a"])])
     buffers.record_batch(4, [report(["a"])])
     assert (shown(tap), tap.counts().passed) == (["a"], 1)
 
 
-def test_a_closed_tap_shows_what_it_had(buffers: TapBuffers) -> None:
+def test_a_closed_tap_keeps_its_samples(buffers: TapBuffers) -> None:
     with Tap("read", 9, buffers.answer) as tap:
         buffers.record_batch(0, [report(["a"])])
     buffers.record_batch(1, [report(["b"])])
@@ -86,7 +86,7 @@ def test_a_closed_tap_shows_what_it_had(buffers: TapBuffers) -> None:
     assert (shown(tap), list(tap)) == (["a"], list(tap.records()))
 
 
-def test_iterating_follows_what_comes_and_ends_with_the_application(buffers: TapBuffers) -> None:
+def test_iteration_follows_new_samples_and_ends_with_the_application(buffers: TapBuffers) -> None:
     tap = Tap("read", 2, buffers.answer)
     buffers.record_batch(0, [report(["a", "b", "c"])])
     following = iter(tap)
@@ -100,7 +100,7 @@ def test_iterating_follows_what_comes_and_ends_with_the_application(buffers: Tap
         Tap("read", 2, buffers.answer)
 
 
-def test_a_tap_that_nobody_reads_ends_if_it_has_a_lease(buffers: TapBuffers) -> None:
+def test_a_tap_with_a_lease_ends_if_it_is_not_read(buffers: TapBuffers) -> None:
     lasting, leased = Tap("sent", 2, buffers.answer), Tap("read", 2, buffers.answer, lease_s=60)
     assert buffers.nodes() == ("read", "sent")
     leased.records()
@@ -111,10 +111,10 @@ def test_a_tap_that_nobody_reads_ends_if_it_has_a_lease(buffers: TapBuffers) -> 
         leased.records()
 
 
-def test_a_tap_that_nobody_holds_ends(buffers: TapBuffers) -> None:
+def test_a_tap_without_references_ends(buffers: TapBuffers) -> None:
     held = Tap("sent", 2, buffers.answer)
     for _ in range(3):
-        tap = Tap("read", 2, buffers.answer)  # as a cell of a notebook that runs again
+        tap = Tap("read", 2, buffers.answer)  # like a notebook cell that runs again
     assert buffers.nodes() == ("read", "sent")
     assert len(buffers._buffers) == 2
     with buffers._lock:  # the garbage collector may run at any time
@@ -126,7 +126,7 @@ def test_a_tap_that_nobody_holds_ends(buffers: TapBuffers) -> None:
     assert (buffers.nodes(), buffers._abandoned) == ((), deque())
 
 
-def test_what_cannot_be_tapped_is_explained(buffers: TapBuffers) -> None:
+def test_an_impossible_tap_is_refused_with_an_explanation(buffers: TapBuffers) -> None:
     with pytest.raises(ControlError, match="'shop' has no node 'reed'; its nodes are: 'read', 'sent'"):
         Tap("reed", 2, buffers.answer)
     for limit in (0, 10_001):
@@ -156,19 +156,19 @@ class TestFromAnotherProcess:
                 buffers.record_batch(next(batches), [report(["tea", "müsli"])])
             return opened
 
-        made = ControlServer(answer, b"key", process_directory())
-        write_control_file(home, made.address)
+        control_server = ControlServer(answer, b"key", process_directory())
+        write_control_file(home, control_server.address)
         yield
-        made.close()
+        control_server.close()
 
-    def test_a_connection_taps(self, buffers: TapBuffers, tmp_path: Path) -> None:
+    def test_a_connection_can_tap_a_node(self, buffers: TapBuffers, tmp_path: Path) -> None:
         with ms.connect("shop", tmp_path).tap("read") as tap:
             assert buffers.nodes() == ("read",)
             assert shown(tap) == ["tea", "müsli"]
         assert buffers.nodes() == ()
         assert shown(tap) == ["tea", "müsli"]
 
-    def test_the_command_prints_lines(self, buffers: TapBuffers, tmp_path: Path) -> None:
+    def test_the_command_prints_samples_as_lines(self, buffers: TapBuffers, tmp_path: Path) -> None:
         command = ["tap", "shop", "read", "--limit", "2", "--state-dir", str(tmp_path)]
         printed = CliRunner().invoke(command_line, command)
         assert printed.stdout.splitlines() == [
@@ -182,7 +182,7 @@ class TestFromAnotherProcess:
         }  # fmt: skip
         assert buffers.nodes() == ()
 
-    def test_the_command_explains_what_is_wrong(self, tmp_path: Path) -> None:
+    def test_the_command_explains_an_unknown_node(self, tmp_path: Path) -> None:
         printed = CliRunner().invoke(command_line, ["tap", "shop", "reed", "--state-dir", str(tmp_path)])
         assert printed.exit_code == 1
         assert printed.stderr.startswith("millstream tap: application 'shop' has no node 'reed'")
@@ -200,13 +200,13 @@ def test_a_notebook_shows_why_a_tap_cannot_be_read() -> None:
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_samples_of_another_process_end_with_its_application(ended: bool) -> None:
-    def gone(action: str, arguments: Mapping[str, Any]) -> Any:
+    def fail_after_open(action: str, arguments: Mapping[str, Any]) -> Any:
         if action == "open":
             return "id"
         raise ControlError("application 'shop' does not answer")
 
     def samples() -> list[TapRecord]:
-        with Tap("node", 5, gone, lease_s=60, has_ended=lambda: ended) as tap:
+        with Tap("node", 5, fail_after_open, lease_s=60, has_ended=lambda: ended) as tap:
             return list(tap)
 
     if ended:

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over two pipes in its DevTools protocol: no driver and no port."""
+"""A headless Chromium, controlled over two pipes with the DevTools protocol, without a driver or a port."""
 
 from __future__ import annotations
 

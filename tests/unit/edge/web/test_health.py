@@ -1,4 +1,4 @@
-"""The port for metrics, asked over HTTP as Prometheus, Kubernetes and pages of other origins would."""
+"""The port for metrics, queried over HTTP as by Prometheus, Kubernetes and pages of other origins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.edge.web import listener
 from millstream.edge.web.listeners import Listeners
 from unit.edge.metrics.looking import Looked
 
-Answered = tuple[int, str, dict[str, str]]
+HttpAnswer = tuple[int, str, dict[str, str]]
 
 
 def no_plan() -> Plan:
@@ -38,14 +38,14 @@ def said() -> list[str]:
 
 @pytest.fixture
 def listeners(looked: Looked, said: list[str]) -> Iterator[Listeners]:
-    made = Listeners()
+    new_listeners = Listeners()
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0})
-    made.open(looked, settings, lambda event, text, **facts: said.append(text), no_plan)
-    yield made
-    made.close()
+    new_listeners.open(looked, settings, lambda event, text, **facts: said.append(text), no_plan)
+    yield new_listeners
+    new_listeners.close()
 
 
-def ask(listeners: Listeners, path: str, method: str = "GET", **headers: str) -> Answered:
+def ask(listeners: Listeners, path: str, method: str = "GET", **headers: str) -> HttpAnswer:
     address = urlsplit(listeners.urls["metrics"])
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
     try:
@@ -63,7 +63,7 @@ def test_metrics_are_text_for_prometheus(listeners: Listeners, said: list[str]) 
     assert said == [f"metrics at {listeners.urls['metrics']}/metrics"]
 
 
-def test_openmetrics_are_for_who_asks_for_them(listeners: Listeners) -> None:
+def test_openmetrics_is_returned_if_it_is_requested(listeners: Listeners) -> None:
     _, text, headers = ask(listeners, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert headers["content-type"].startswith("application/openmetrics-text")
     assert text.endswith("# EOF\n")
@@ -89,7 +89,7 @@ def test_health_follows_the_state(
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_head_answers_as_get_without_a_body(listeners: Listeners, path: str) -> None:
+def test_head_returns_the_headers_of_get_without_a_body(listeners: Listeners, path: str) -> None:
     status, text, headers = ask(listeners, path)
     assert ask(listeners, path, "HEAD")[:2] == (status, "")
     assert ask(listeners, path, "HEAD")[2]["content-length"] == str(len(text))
@@ -97,8 +97,8 @@ def test_head_answers_as_get_without_a_body(listeners: Listeners, path: str) -> 
     assert headers["content-length"] == str(len(text))
 
 
-def test_no_response_waits_for_the_acknowledgement_of_its_head(listeners: Listeners) -> None:
-    """A client acknowledges it after 40 ms if the connection stays open."""
+def test_responses_do_not_wait_for_the_acknowledgement_of_their_headers(listeners: Listeners) -> None:
+    """If the connection stays open, a client acknowledges the headers only after 40 ms."""
     address, seconds = urlsplit(listeners.urls["metrics"]), []
     with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)) as connection:
         for _ in range(10):
@@ -109,12 +109,12 @@ def test_no_response_waits_for_the_acknowledgement_of_its_head(listeners: Listen
     assert min(seconds[5:]) < 0.03  # the system acknowledges the first ones at once
 
 
-def test_other_paths_and_methods_have_no_answer(listeners: Listeners) -> None:
+def test_other_paths_and_methods_are_refused(listeners: Listeners) -> None:
     assert ask(listeners, "/")[0] == 404
     assert ask(listeners, "/metrics", "POST")[0] == 405
 
 
-def test_a_name_that_somebody_rebinds_to_this_host_is_refused(listeners: Listeners) -> None:
+def test_a_foreign_host_name_is_refused_against_dns_rebinding(listeners: Listeners) -> None:
     assert ask(listeners, "/metrics", Host="evil.example:80")[0] == 421
 
 
@@ -124,7 +124,7 @@ def test_pages_of_other_origins_are_refused(listeners: Listeners) -> None:
     assert "access-control-allow-origin" not in ask(listeners, "/metrics")[2]
 
 
-def test_connections_that_ask_nothing_do_not_use_up_the_program(
+def test_idle_connections_do_not_use_up_the_threads_of_the_program(
     listeners: Listeners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener._PageHandler, "timeout", 300)  # on a busy machine, connecting takes long
@@ -147,13 +147,13 @@ def answers(listeners: Listeners) -> bool:
         return False
 
 
-def test_nothing_listens_when_it_is_closed(listeners: Listeners) -> None:
+def test_nothing_listens_after_the_listeners_are_closed(listeners: Listeners) -> None:
     listeners.close()
     with pytest.raises(ConnectionRefusedError):
         ask(listeners, "/metrics")
 
 
-def test_a_port_that_is_taken_is_said(listeners: Listeners, looked: Looked) -> None:
+def test_a_port_that_is_in_use_is_reported(listeners: Listeners, looked: Looked) -> None:
     taken = urlsplit(listeners.urls["metrics"]).port
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": taken})
     with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{taken} .*choose another port"):
@@ -162,7 +162,7 @@ def test_a_port_that_is_taken_is_said(listeners: Listeners, looked: Looked) -> N
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
 @pytest.mark.parametrize("host", ["::1", "::"])
-def test_an_address_of_ipv6_is_listened_on(looked: Looked, host: str) -> None:
+def test_listeners_can_use_an_ipv6_address(looked: Looked, host: str) -> None:
     listeners = Listeners()
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": host})
     listeners.open(looked, settings, lambda *arguments, **facts: None, no_plan)
@@ -173,7 +173,7 @@ def test_an_address_of_ipv6_is_listened_on(looked: Looked, host: str) -> None:
         listeners.close()
 
 
-def test_an_address_that_is_not_of_this_host_is_not_blamed_on_the_port(looked: Looked) -> None:
+def test_an_address_of_another_host_is_reported_as_an_error_of_http_host(looked: Looked) -> None:
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": "192.0.2.1"})
     with pytest.raises(SettingsError, match=r"cannot listen on 192\.0\.2\.1:0 .*set http_host to an address"):
         Listeners().open(looked, settings, lambda *arguments, **facts: None, no_plan)

@@ -24,9 +24,9 @@ def listener_at(host: str) -> Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = listener_at("127.0.0.1")
-    yield made
-    made.close()
+    new_listener = listener_at("127.0.0.1")
+    yield new_listener
+    new_listener.close()
 
 
 def replies(listener: Listener, request: bytes) -> list[int]:
@@ -40,14 +40,12 @@ def replies(listener: Listener, request: bytes) -> list[int]:
 @pytest.mark.parametrize(
     ("request_line", "host"), [(b"GET /", b"[::1"), (b"GET http://[/", b"localhost"), (b"GET /", b"[x]")]
 )
-def test_an_address_in_the_wrong_form_is_a_bad_request(
-    listener: Listener, request_line: bytes, host: bytes
-) -> None:
+def test_a_malformed_address_is_a_bad_request(listener: Listener, request_line: bytes, host: bytes) -> None:
     request = request_line + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
     assert replies(listener, request) == [400]
 
 
-def test_the_body_of_a_get_is_not_the_next_request(listener: Listener) -> None:
+def test_the_body_of_a_get_is_not_taken_as_the_next_request(listener: Listener) -> None:
     body = b"GET /hidden HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     length = b"Content-Length: %d\r\n" % len(body)
     assert replies(listener, b"GET / HTTP/1.1\r\n" + HEAD + length + b"\r\n" + body) == [200]
@@ -55,11 +53,11 @@ def test_the_body_of_a_get_is_not_the_next_request(listener: Listener) -> None:
     assert replies(listener, kept + b"GET / HTTP/1.1\r\n" + HEAD + b"\r\n") == [200, 200]
 
 
-def test_a_connection_that_is_kept_ends_when_the_server_is_closed() -> None:
+def test_a_kept_connection_ends_when_the_server_is_closed() -> None:
     listener = listener_at("127.0.0.1")
     connection = http.client.HTTPConnection(
         "127.0.0.1", listener.port, timeout=5
-    )  # less than the server waits
+    )  # shorter than the timeout of the server
     connection.request("GET", "/")
     assert connection.getresponse().read() == b"here\n"
     listener.close()
@@ -82,7 +80,7 @@ def test_a_request_after_the_server_is_closed_is_not_answered_by_a_route() -> No
 
 
 @pytest.mark.parametrize("host", ["127.1", "::ffff:127.0.0.1", "localhost", "127.0.0.2"])
-def test_another_name_is_refused_on_every_form_of_a_loopback_address(host: str) -> None:
+def test_a_foreign_host_name_is_refused_on_every_form_of_a_loopback_address(host: str) -> None:
     try:
         listener = listener_at(host)
     except SettingsError as error:

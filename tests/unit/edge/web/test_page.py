@@ -1,4 +1,4 @@
-"""The page of an application: over HTTP, and in a real browser that looks at it and presses its keys."""
+"""The page of an application, tested over HTTP and in a real browser."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def fill_windows(minutes: Any) -> None:
     minutes.put("tea", ms.ValueAndTimestamp(3, NOW), MINUTE)
 
 
-class Steered(Looked):
-    """Keeps the orders that it gets, and has stores."""
+class ControlledApplication(Looked):
+    """A fake application with stores, which keeps the limits that it receives."""
 
     def __init__(self, copies: Path) -> None:
         super().__init__()
-        self.orders = FlowLimits()
+        self.flow_limits = FlowLimits()
         self.ranges: Mapping[str, RangeStatus] = {}
         self.splits: Mapping[str, SplitStatus] = {}
         self._copies = copies
@@ -77,7 +77,7 @@ class Steered(Looked):
             self.answers.close()
 
     def status(self) -> Status:
-        limits = {"paused": sorted(self.orders.paused), "throttled": self.orders.rates}
+        limits = {"paused": sorted(self.flow_limits.paused), "throttled": self.flow_limits.rates}
         return replace(super().status(), **limits, ranges=self.ranges, splits=self.splits)
 
     def stores(self) -> Mapping[str, str]:
@@ -93,15 +93,15 @@ class Steered(Looked):
         subtopologies: Collection[int] | None = None,
         keep: bool = False,
     ) -> None:
-        self.orders = self.orders.pausing(self._known(topics))
+        self.flow_limits = self.flow_limits.pausing(self._known(topics))
 
     def resume(
         self, topics: Collection[str] | None = None, *, subtopologies: Collection[int] | None = None
     ) -> None:
-        self.orders = self.orders.resuming(self._known(topics))
+        self.flow_limits = self.flow_limits.resuming(self._known(topics))
 
     def throttle(self, topic: str, records_per_second: int | None) -> None:
-        self.orders = self.orders.throttling(topic, records_per_second)
+        self.flow_limits = self.flow_limits.throttling(topic, records_per_second)
 
     @staticmethod
     def _known(topics: Collection[str] | None) -> Collection[str]:
@@ -123,10 +123,10 @@ class Steered(Looked):
 
 
 @pytest.fixture
-def steered(tmp_path: Path) -> Iterator[Steered]:
-    made = Steered(tmp_path / "copies")
-    yield made
-    made.close()
+def steered(tmp_path: Path) -> Iterator[ControlledApplication]:
+    resource = ControlledApplication(tmp_path / "copies")
+    yield resource
+    resource.close()
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def address(steered: Steered, settings: Settings, said: list[str]) -> Iterator[str]:
+def address(steered: ControlledApplication, settings: Settings, said: list[str]) -> Iterator[str]:
     """The address of the page, with its token."""
     listeners = Listeners()
     listeners.open(steered, settings, lambda event, text, **facts: said.append(text + repr(facts)), plan)
@@ -171,7 +171,7 @@ def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int,
         connection.close()
 
 
-def test_state_and_topology_are_for_who_has_the_token(address: str) -> None:
+def test_state_and_topology_are_served_with_the_token(address: str) -> None:
     status, text, _ = ask(address, "/api/state")
     state = json.loads(text)
     assert (status, state["application"], state["status"]["lag"]) == (200, "orders", {"in": 8})
@@ -183,35 +183,37 @@ def test_state_and_topology_are_for_who_has_the_token(address: str) -> None:
     "path", ["/api/state", "/api/topology.svg", "/api/stores", "/api/methods", "/api/policies"]
 )
 @pytest.mark.parametrize("given", ["", "Bearer ", "Bearer wrong", "Basic x"])
-def test_without_the_token_there_is_no_data(address: str, path: str, given: str) -> None:
+def test_data_is_refused_without_the_token(address: str, path: str, given: str) -> None:
     status, text, _ = ask(address, path, Authorization=given)
     assert (status, json.loads(text)) == (401, {"error": "the token is missing or wrong"})
 
 
-def test_without_the_token_there_are_no_orders(address: str, steered: Steered) -> None:
+def test_commands_are_refused_without_the_token(address: str, steered: ControlledApplication) -> None:
     for order in ("pause", "resume", "throttle", "store"):
         assert ask(address, f"/api/{order}", {"topic": "in"}, Authorization="Bearer wrong")[0] == 401
-    assert steered.orders == FlowLimits()
+    assert steered.flow_limits == FlowLimits()
 
 
-def test_a_page_of_another_origin_gets_nothing_even_with_the_token(address: str, steered: Steered) -> None:
+def test_a_page_of_another_origin_is_refused_even_with_the_token(
+    address: str, steered: ControlledApplication
+) -> None:
     assert ask(address, "/api/pause", {}, Origin="http://evil.example")[0] == 403
     assert ask(address, "/api/store", {"store": "counts"}, Origin="http://evil.example")[0] == 403
     for path in ("state", "methods", "policies"):
         assert ask(address, f"/api/{path}", Sec_Fetch_Site="cross-site")[0] == 403
     assert ask(address, "/api/state", Host="evil.example")[0] == 421
-    assert steered.orders == FlowLimits()
+    assert steered.flow_limits == FlowLimits()
 
 
-def test_orders_are_carried_out(address: str, steered: Steered) -> None:
+def test_pause_throttle_and_resume_are_applied(address: str, steered: ControlledApplication) -> None:
     origin = address.split("/#")[0]
     status, text, _ = ask(address, "/api/pause", {"topics": ["in"]}, Origin=origin)
     assert (status, json.loads(text)["status"]["paused"]) == (200, ["in"])
     ask(address, "/api/throttle", {"topic": "in", "records_per_second": 5})
-    assert steered.orders.rates == {"in": 5}
+    assert steered.flow_limits.rates == {"in": 5}
     ask(address, "/api/throttle", {"topic": "in", "records_per_second": None})
     ask(address, "/api/resume", {})
-    assert steered.orders == FlowLimits()
+    assert steered.flow_limits == FlowLimits()
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_orders_are_carried_out(address: str, steered: Steered) -> None:
         ("throttle", {"records_per_second": 3}, "needs a topic"),
     ],
 )
-def test_an_order_that_cannot_be_is_explained(address: str, order: str, body: Any, why: str) -> None:
+def test_an_impossible_command_is_explained(address: str, order: str, body: Any, why: str) -> None:
     status, text, _ = ask(address, f"/api/{order}", body)
     assert status == 409
     assert why in json.loads(text)["error"]
@@ -242,7 +244,7 @@ def test_an_order_that_cannot_be_is_explained(address: str, order: str, body: An
         ("2\r\n{}\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"}, 411, "needs a Content-Length"),
     ],
 )
-def test_a_body_that_is_no_object_is_refused(
+def test_an_invalid_request_body_is_refused(
     address: str, content: str, headers: Mapping[str, str], status: int, why: str
 ) -> None:
     url = urlsplit(address)
@@ -255,12 +257,12 @@ def test_a_body_that_is_no_object_is_refused(
     connection.close()
 
 
-def test_a_path_that_does_not_exist_is_named(address: str) -> None:
+def test_an_unknown_path_is_named_in_the_error(address: str) -> None:
     status, text, _ = ask(address, "/api/nowhere")
     assert (status, json.loads(text)) == (404, {"error": "there is no GET /api/nowhere"})
 
 
-def test_the_files_of_the_page_hold_nothing_of_the_application(address: str) -> None:
+def test_the_static_files_contain_nothing_of_the_application(address: str) -> None:
     for path in ("/", "/page.js", "/queries.js", "/page.css"):
         status, text, headers = ask(address, path, Authorization="")
         assert status == 200
@@ -270,7 +272,7 @@ def test_the_files_of_the_page_hold_nothing_of_the_application(address: str) -> 
         assert "https://" not in text
 
 
-def test_what_happens_to_failed_records_is_stated(address: str) -> None:
+def test_the_policies_for_failed_records_are_listed(address: str) -> None:
     policies = json.loads(ask(address, "/api/policies")[1])
     stops = "fail, with a dead letter to 'failed'"
     assert policies == {
@@ -281,7 +283,7 @@ def test_what_happens_to_failed_records_is_stated(address: str) -> None:
     }
 
 
-def test_a_query_offers_the_methods_of_a_store(address: str) -> None:
+def test_the_methods_of_each_store_are_listed(address: str) -> None:
     methods = json.loads(ask(address, "/api/methods")[1])
     assert methods["counts"]["get"] == {
         "scope": "key",
@@ -294,14 +296,16 @@ def test_a_query_offers_the_methods_of_a_store(address: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/topology.svg", "/api/methods", "/api/policies"])
-def test_before_there_is_a_plan_nothing_describes_it(address: str, steered: Steered, path: str) -> None:
+def test_routes_that_describe_the_plan_are_unavailable_before_it_exists(
+    address: str, steered: ControlledApplication, path: str
+) -> None:
     steered.state = "starting"
     status, text, _ = ask(address, path)
     assert (status, json.loads(text)) == (503, {"error": "not planned yet"})
 
 
 def test_the_token_is_in_a_private_file_and_nowhere_else(
-    address: str, settings: Settings, said: list[str], steered: Steered
+    address: str, settings: Settings, said: list[str], steered: ControlledApplication
 ) -> None:
     file, token = settings.home("orders") / "page.url", urlsplit(address).fragment
     assert len(token) >= 32
@@ -311,7 +315,9 @@ def test_the_token_is_in_a_private_file_and_nowhere_else(
     assert token not in ask(address, "/api/state")[1]
 
 
-def test_the_file_goes_with_the_page(steered: Steered, settings: Settings) -> None:
+def test_the_address_file_is_deleted_when_the_page_is_closed(
+    steered: ControlledApplication, settings: Settings
+) -> None:
     listeners = Listeners()
     listeners.open(steered, settings, lambda event, text, **facts: None, plan)
     listeners.close()
@@ -319,8 +325,8 @@ def test_the_file_goes_with_the_page(steered: Steered, settings: Settings) -> No
         address_of(settings.home("orders"), "orders")
 
 
-def test_a_start_without_a_page_deletes_the_address_of_a_run_that_was_killed(
-    steered: Steered, settings: Settings
+def test_a_start_without_a_page_deletes_the_address_file_of_a_killed_run(
+    steered: ControlledApplication, settings: Settings
 ) -> None:
     announce(settings.home("orders"), "http://127.0.0.1:9465", "token-of-the-killed-run")
     listeners = Listeners()
@@ -336,9 +342,9 @@ def test_a_start_without_a_page_deletes_the_address_of_a_run_that_was_killed(
 def browser(tmp_path: Path) -> Iterator[Chromium]:
     if BROWSER is None:
         pytest.skip("needs Debian's package chromium")
-    made = Chromium(tmp_path / "profile")
-    yield made
-    made.close()
+    resource = Chromium(tmp_path / "profile")
+    yield resource
+    resource.close()
 
 
 def cells(browser: Chromium, table: str) -> list[str]:
@@ -354,7 +360,7 @@ def choose(browser: Chromium, field: str, value: str) -> None:
 
 
 def answer_of(browser: Chromium, method: str, **arguments: str) -> list[str]:
-    """Ask the chosen store; return the cells of the entries."""
+    """Query the chosen store, and return the cells of the entries."""
     choose(browser, "method", method)
     for name, value in arguments.items():
         browser.run(f"document.querySelector('#arguments [name={name}]').value = '{value}'")
@@ -367,14 +373,14 @@ ASKED = "document.getElementById('asked').textContent"
 FIGURES = """Object.fromEntries([["in", "read"], ["out", "send"], ["KSTREAM", "KSTREAM-AGGREGATE-0000000001"]].map(
     ([name, node]) => [name, document.querySelector(`rect[data-node="${node}"] + text`).textContent]).concat(
     [["part", document.querySelector("rect[data-part]:not([data-node]) + rect + text").textContent]]))"""
-"""What stands above the boxes and at the title; nothing above a node that is not measured by itself."""
+"""The figures above the boxes and at the title. A node without its own metric has none."""
 
 
 class TestInABrowser:
-    """One test with all that a person does, because a browser takes seconds to start."""
+    """One test covers all actions of a user, because a browser takes seconds to start."""
 
-    def test_a_person_looks_pauses_throttles_and_resumes(
-        self, browser: Chromium, address: str, steered: Steered, tmp_path: Path
+    def test_a_user_can_query_throttle_pause_and_resume(
+        self, browser: Chromium, address: str, steered: ControlledApplication, tmp_path: Path
     ) -> None:
         browser.open(address)
         browser.until("document.querySelectorAll('rect.heat').length === 6")
@@ -402,8 +408,8 @@ class TestInABrowser:
         }
 
     @staticmethod
-    def tables(browser: Chromium, steered: Steered) -> None:
-        """See where failed records go, and key ranges and split partitions if there are any."""
+    def tables(browser: Chromium, steered: ControlledApplication) -> None:
+        """Check the tables of failed records, and those of key ranges and split partitions, which are visible only if there are any."""
         assert cells(browser, "failures")[4:7] == ["process", "dead letter to 'failed'", "3"]
         assert cells(browser, "failures")[12:15] == ["read", "skip", "3"]
         assert cells(browser, "letters")[:2] == ["failed", "3"]
@@ -424,7 +430,7 @@ class TestInABrowser:
 
     @staticmethod
     def answers(browser: Chromium) -> None:
-        """Read entries, which are text whatever they contain, and errors."""
+        """Query stores: entries are shown as text, even if they contain markup, and errors are shown."""
         choose(browser, "store", "minutes")
         fetch = {"key": "tea", "time_from": str(MINUTE)}
         assert answer_of(browser, "fetch", **fetch) == ["tea", "3"]
@@ -461,28 +467,30 @@ class TestInABrowser:
         assert cells(browser, "answers") == ["milk", "2"]
 
     @staticmethod
-    def keys(browser: Chromium, steered: Steered) -> None:
-        """Do without a mouse."""
+    def keys(browser: Chromium, steered: ControlledApplication) -> None:
+        """Use the page with the keyboard only."""
         browser.press("2", "Digit2", "2", 50)
         assert browser.run("document.querySelector('input[name=mode]:checked').value") == "lag"
-        wanted = "document.activeElement.getAttribute('aria-label')"
+        focused_label = "document.activeElement.getAttribute('aria-label')"
         for _ in range(20):
             browser.press("Tab", number=9)
-            if str(browser.run(wanted)).startswith("Most records per second of in"):
+            if str(browser.run(focused_label)).startswith("Most records per second of in"):
                 break
         browser.send("Input.insertText", text="50")
         browser.press("Enter", text="\r", number=13)
         browser.until("document.getElementById('message').textContent === 'in: 50 records per second'")
-        assert steered.orders.rates == {"in": 50}
+        assert steered.flow_limits.rates == {"in": 50}
         browser.press("Tab", number=9)
-        assert browser.run(wanted) == "Pause in"
+        assert browser.run(focused_label) == "Pause in"
         browser.press("Enter", text="\r", number=13)
         browser.until("document.activeElement.getAttribute('aria-label') === 'Resume in'")
-        assert steered.orders.paused == {"in"}
+        assert steered.flow_limits.paused == {"in"}
         browser.press("Enter", text="\r", number=13)
         browser.until("document.activeElement.getAttribute('aria-label') === 'Pause in'")
-        assert steered.orders.paused == frozenset()
+        assert steered.flow_limits.paused == frozenset()
 
-    def test_without_the_token_it_says_what_to_do(self, browser: Chromium, address: str) -> None:
+    def test_the_page_without_the_token_names_the_command_that_opens_it(
+        self, browser: Chromium, address: str
+    ) -> None:
         browser.open(address.split("#")[0])
         browser.until("document.getElementById('message').textContent.includes('millstream page')")

@@ -1,4 +1,4 @@
-"""What the page is told about a plan: the methods of its stores, and what happens to failed records."""
+"""What the page shows of a plan: the methods of its stores, and the policies for failed records."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def plan() -> Plan:
         (partial(handler, "s3cret"), "error handler partial"),
     ],
 )
-def test_a_policy_is_text(policy: Any, text: str) -> None:
+def test_a_policy_is_described_as_text(policy: Any, text: str) -> None:
     assert policy_text(policy, "failed") == text
 
 
-def test_policies_are_those_of_stages_operators_and_calls() -> None:
+def test_policies_are_listed_for_stages_operators_and_calls() -> None:
     policies = ms.ErrorPolicies(process="skip", operators={"lines": ms.dead_letter("unreadable")})
     assert policies_of(plan(), policies) == {
         "stages": {"deserialize": "fail", "process": "skip", "produce": "fail"},

@@ -1,4 +1,4 @@
-"""Checkpoints as Spark writes them, and ways to damage them: by hand for unit tests, by Spark for integration tests."""
+"""Checkpoints as Spark writes them, and ways to damage them. Integration tests damage checkpoints that Spark itself has written."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Checkpoint:
         write(self.root / "offsets" / str(batch), text.encode())
 
     def work(self, batch: int, *, snapshot: bool = False, changes: bool = True) -> None:
-        """Write the state that a micro-batch leaves."""
+        """Write the state files of a micro-batch."""
         write(self.root / "state/0/_metadata/v2/0", b"v2\n{}")
         write(self.root / "state/0/_stateSchema/default/0_d5badee7", b"v3")
         for partition in range(self.partitions):
@@ -86,22 +86,22 @@ def _version(root: Path) -> int:
     return newest(root, "commits") + 1
 
 
-def _gone(file: Path) -> None:
+def _delete(file: Path) -> None:
     file.unlink()
     _sums_of(file).unlink(missing_ok=True)
 
 
-def _changed(file: Path, data: bytes, *, checksum: bool = False) -> None:
+def _replace_content(file: Path, data: bytes, *, checksum: bool = False) -> None:
     """Write other content into a file; unless ``checksum``, delete the checksum that would reveal it."""
     file.write_bytes(data)
     if not checksum:
         _sums_of(file).unlink(missing_ok=True)
 
 
-def _flipped(file: Path) -> None:
+def _flip_byte(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0xFF
-    _changed(file, bytes(data), checksum=True)
+    _replace_content(file, bytes(data), checksum=True)
 
 
 def _snapshot(root: Path) -> Path:
@@ -109,17 +109,17 @@ def _snapshot(root: Path) -> Path:
     return max(directory.glob("*.zip"), key=lambda path: int(path.stem))
 
 
-def _shared(root: Path) -> Path:
+def _shared_file(root: Path) -> Path:
     with zipfile.ZipFile(_snapshot(root)) as archive:
         listed = json.loads(archive.read("metadata").decode().partition("\n")[2])
     return root / "state/0/0/SSTs" / str(listed["sstFiles"][0]["dfsSstFileName"])
 
 
-def _other_version(file: Path) -> None:
-    _changed(file, file.read_bytes().replace(b"v1\n", b"v9\n", 1))
+def _change_version(file: Path) -> None:
+    _replace_content(file, file.read_bytes().replace(b"v1\n", b"v9\n", 1))
 
 
-def _snapshot_of_a_newer_spark(root: Path) -> None:
+def _change_snapshot_version(root: Path) -> None:
     with zipfile.ZipFile(_snapshot(root)) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     content["metadata"] = content["metadata"].replace(b"v1\n", b"v9\n", 1)
@@ -129,11 +129,11 @@ def _snapshot_of_a_newer_spark(root: Path) -> None:
     _sums_of(_snapshot(root)).unlink()
 
 
-def _of_another_checkpoint(root: Path) -> None:
+def _change_checkpoint_id(root: Path) -> None:
     file = root / "offsets" / str(newest(root, "offsets"))
     lines = file.read_text().splitlines()
     other = {**json.loads(lines[2]), "checkpoint": "another"}
-    _changed(file, "\n".join([*lines[:2], json.dumps(other)]).encode())
+    _replace_content(file, "\n".join([*lines[:2], json.dumps(other)]).encode())
 
 
 def _offset(root: Path, back: int = 0) -> Path:
@@ -168,36 +168,42 @@ class Damage:
         return re.sub(r"\b[NMV]\b", lambda match: str(numbers[match[0]]), self.message)
 
 
-def _of_offsets() -> list[Damage]:
+def _damages_of_offsets() -> list[Damage]:
     return [
-        Damage("offset missing", lambda r: _gone(_offset(r)), "offsets/N is missing, but commits/N exists"),
-        Damage("offset empty", lambda r: _changed(_offset(r), b""), "offsets/N cannot be read: it is empty"),
+        Damage("offset missing", lambda r: _delete(_offset(r)), "offsets/N is missing, but commits/N exists"),
+        Damage(
+            "offset empty",
+            lambda r: _replace_content(_offset(r), b""),
+            "offsets/N cannot be read: it is empty",
+        ),
         Damage(
             "offset cut",
-            lambda r: _changed(_offset(r), _offset(r).read_bytes()[:-9]),
+            lambda r: _replace_content(_offset(r), _offset(r).read_bytes()[:-9]),
             "offsets/N cannot be read: it begins with 'v1",
         ),
         Damage(
-            "offset garbled", lambda r: _changed(_offset(r), b"\xff\x00" * 99), "offsets/N cannot be read"
+            "offset garbled",
+            lambda r: _replace_content(_offset(r), b"\xff\x00" * 99),
+            "offsets/N cannot be read",
         ),
         Damage(
             "offset with another digit",
-            lambda r: _changed(
+            lambda r: _replace_content(
                 _offset(r), _offset(r).read_bytes().replace(b'"batch": ', b'"batch": 9'), checksum=True
             ),
             "offsets/N is corrupt: its checksum",
         ),
         Damage(
             "offset of another version",
-            lambda r: _other_version(_offset(r)),
+            lambda r: _change_version(_offset(r)),
             "offsets/N cannot be read by Millstream: it has version 'v9' and 1 sources",
         ),
         Damage(
             "offset of another checkpoint",
-            _of_another_checkpoint,
+            _change_checkpoint_id,
             "offsets/M and offsets/N belong to different",
         ),
-        Damage("gap in offsets", lambda r: _gone(_offset(r, 1)), "offsets/M is missing; Spark needs"),
+        Damage("gap in offsets", lambda r: _delete(_offset(r, 1)), "offsets/M is missing; Spark needs"),
         Damage(
             "no offsets",
             lambda r: shutil.rmtree(r / "offsets"),
@@ -205,43 +211,53 @@ def _of_offsets() -> list[Damage]:
         ),
         Damage(
             "offset and commit missing",
-            lambda r: (_gone(_offset(r)), _gone(_commit(r))),
+            lambda r: (_delete(_offset(r)), _delete(_commit(r))),
             "offsets/N is missing, but the state has version V, which micro-batch N wrote",
         ),
     ]
 
 
-def _of_commits() -> list[Damage]:
+def _damages_of_commits() -> list[Damage]:
     return [
         Damage(
             "two commits missing",
-            lambda r: (_gone(_commit(r)), _gone(_commit(r))),
+            lambda r: (_delete(_commit(r)), _delete(_commit(r))),
             "commits/M is missing, but offsets/N exists",
         ),
-        Damage("commit empty", lambda r: _changed(_commit(r), b""), "commits/N cannot be read: it is empty"),
         Damage(
-            "commit cut", lambda r: _changed(_commit(r), b"v1\n{"), r"commits/N cannot be read.*delete it"
+            "commit empty",
+            lambda r: _replace_content(_commit(r), b""),
+            "commits/N cannot be read: it is empty",
         ),
-        Damage("commit garbled", lambda r: _changed(_commit(r), b"\xff" * 9), "commits/N cannot be read"),
         Damage(
-            "commit of another version", lambda r: _other_version(_commit(r)), "commits/N has version 'v9'"
+            "commit cut",
+            lambda r: _replace_content(_commit(r), b"v1\n{"),
+            r"commits/N cannot be read.*delete it",
+        ),
+        Damage(
+            "commit garbled", lambda r: _replace_content(_commit(r), b"\xff" * 9), "commits/N cannot be read"
+        ),
+        Damage(
+            "commit of another version", lambda r: _change_version(_commit(r)), "commits/N has version 'v9'"
         ),
         Damage(
             "metadata missing",
-            lambda r: _gone(r / "metadata"),
+            lambda r: _delete(r / "metadata"),
             "metadata, which contains the query id, is missing",
         ),
-        Damage("metadata cut", lambda r: _changed(r / "metadata", b'{"i'), "metadata has no query id"),
+        Damage(
+            "metadata cut", lambda r: _replace_content(r / "metadata", b'{"i'), "metadata has no query id"
+        ),
     ]
 
 
-def _of_state() -> list[Damage]:
+def _damages_of_state() -> list[Damage]:
     return [
-        Damage("changes missing", lambda r: _gone(_changelog(r)), r"state/0/1 lacks V\.changelog"),
-        Damage("changes flipped", lambda r: _flipped(_changelog(r)), r"state/0/1/V\.changelog is corrupt"),
+        Damage("changes missing", lambda r: _delete(_changelog(r)), r"state/0/1 lacks V\.changelog"),
+        Damage("changes flipped", lambda r: _flip_byte(_changelog(r)), r"state/0/1/V\.changelog is corrupt"),
         Damage(
             "changes cut",
-            lambda r: _changed(_changelog(r), _changelog(r).read_bytes()[:20], checksum=True),
+            lambda r: _replace_content(_changelog(r), _changelog(r).read_bytes()[:20], checksum=True),
             r"state/0/1/V\.changelog is corrupt",
         ),
         Damage(
@@ -262,12 +278,12 @@ def _of_state() -> list[Damage]:
         ),
         Damage(
             "description flipped",
-            lambda r: _flipped(r / "state/0/_metadata/v2/0"),
+            lambda r: _flip_byte(r / "state/0/_metadata/v2/0"),
             "state/0/_metadata/v2/0 is corrupt: its checksum",
         ),
         Damage(
             "schema flipped",
-            lambda r: [_flipped(path) for path in (r / "state/0/_stateSchema/default").glob("[0-9]*")],
+            lambda r: [_flip_byte(path) for path in (r / "state/0/_stateSchema/default").glob("[0-9]*")],
             "state/0/_stateSchema/default/0_.* is corrupt: its checksum",
         ),
         Damage(
@@ -277,22 +293,24 @@ def _of_state() -> list[Damage]:
         ),
         Damage(
             "snapshot garbled",
-            lambda r: _changed(_snapshot(r), b"PK" * 99),
+            lambda r: _replace_content(_snapshot(r), b"PK" * 99),
             r"state/0/0/\d+\.zip cannot be read as a snapshot",
         ),
-        Damage("snapshot flipped", lambda r: _flipped(_snapshot(r)), r"state/0/0/\d+\.zip "),
-        Damage("snapshot of a newer Spark", _snapshot_of_a_newer_spark, r"\d+\.zip has version 'v9'"),
-        Damage("shared file missing", lambda r: _gone(_shared(r)), r"state/0/0/SSTs/.*\.sst is missing"),
-        Damage("shared file flipped", lambda r: _flipped(_shared(r)), r"SSTs/.*\.sst is corrupt"),
+        Damage("snapshot flipped", lambda r: _flip_byte(_snapshot(r)), r"state/0/0/\d+\.zip "),
+        Damage("snapshot of a newer Spark", _change_snapshot_version, r"\d+\.zip has version 'v9'"),
+        Damage(
+            "shared file missing", lambda r: _delete(_shared_file(r)), r"state/0/0/SSTs/.*\.sst is missing"
+        ),
+        Damage("shared file flipped", lambda r: _flip_byte(_shared_file(r)), r"SSTs/.*\.sst is corrupt"),
     ]
 
 
-DAMAGES = [*_of_offsets(), *_of_commits(), *_of_state()]
+DAMAGES = [*_damages_of_offsets(), *_damages_of_commits(), *_damages_of_state()]
 """Damages that a start finds."""
 
 
-def _left_by_a_writer(root: Path) -> None:
-    """Create what a killed writer leaves: temporary files, their checksums, a file without a checksum."""
+def _create_files_of_a_killed_writer(root: Path) -> None:
+    """Create the files of a killed writer: temporary files, their checksums, and a file without a checksum."""
     for directory in ("offsets", "commits"):
         (root / directory / ".9.f11056c0.tmp").write_bytes(b"v")
         (root / directory / "..9.f11056c0.tmp.crc").write_bytes(b"crc\0")
@@ -302,9 +320,9 @@ def _left_by_a_writer(root: Path) -> None:
 
 HARMLESS = [
     Damage("nothing", lambda r: None, ""),
-    Damage("newest commit missing, as after a crash", lambda r: _gone(_commit(r)), ""),
-    Damage("what a killed writer leaves", _left_by_a_writer, ""),
-    Damage("old files purged", lambda r: (_gone(r / "offsets/0"), _gone(r / "commits/0")), ""),
+    Damage("newest commit missing, as after a crash", lambda r: _delete(_commit(r)), ""),
+    Damage("what a killed writer leaves", _create_files_of_a_killed_writer, ""),
+    Damage("old files purged", lambda r: (_delete(r / "offsets/0"), _delete(r / "commits/0")), ""),
     Damage(
         "the checksums did not come along",
         lambda r: [path.unlink() for path in r.rglob(".*.crc")],

@@ -9,7 +9,7 @@ import pytest
 from millstream.drivers.spark.driver.checkpoint import LocalFiles, remove_abandoned
 
 OLDER = ["1.zip", "3.changelog", ".3.changelog.crc", "3_5f3a.changelog"]
-LEFT = [
+ABANDONED = [
     "4.changelog",
     ".4.changelog.crc",
     "4.zip",
@@ -23,8 +23,8 @@ def checkpoint(root: Path, commits: list[int]) -> LocalFiles:
     for directory, names in {
         "offsets": ["0", "1", "2", "3"],
         "commits": [str(batch) for batch in commits],
-        "state/0/0": [*OLDER, *LEFT, "44.changelog"],
-        "state/0/1": LEFT[:1],
+        "state/0/0": [*OLDER, *ABANDONED, "44.changelog"],
+        "state/0/1": ABANDONED[:1],
         "state/0/_metadata": ["v2"],
     }.items():
         (root / directory).mkdir(parents=True)
@@ -33,17 +33,17 @@ def checkpoint(root: Path, commits: list[int]) -> LocalFiles:
     return LocalFiles(root)
 
 
-def test_what_an_incomplete_micro_batch_has_left_is_removed(tmp_path: Path) -> None:
+def test_state_of_an_incomplete_micro_batch_is_removed(tmp_path: Path) -> None:
     files = checkpoint(tmp_path, [0, 1, 2])
     removed = remove_abandoned(files)
-    assert set(removed) == {*(f"state/0/0/{name}" for name in LEFT), "state/0/1/4.changelog"}
+    assert set(removed) == {*(f"state/0/0/{name}" for name in ABANDONED), "state/0/1/4.changelog"}
     assert set(files.names("state/0/0")) == {*OLDER, "44.changelog"}
 
 
 @pytest.mark.parametrize("commits", [[0, 1, 2, 3], [2, 3]])
-def test_complete_state_stays(tmp_path: Path, commits: list[int]) -> None:
+def test_state_of_a_complete_micro_batch_is_kept(tmp_path: Path, commits: list[int]) -> None:
     assert remove_abandoned(checkpoint(tmp_path, commits)) == []
 
 
-def test_nothing_is_removed_where_nothing_was_planned(tmp_path: Path) -> None:
+def test_nothing_is_removed_before_the_first_micro_batch(tmp_path: Path) -> None:
     assert remove_abandoned(LocalFiles(tmp_path)) == []

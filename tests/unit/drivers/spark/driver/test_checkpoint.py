@@ -37,11 +37,11 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return Checkpoint(tmp_path / "checkpoint")
 
 
-def test_nothing_was_ever_planned(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_checkpoint_without_micro_batches_has_no_progress(checkpoint: Checkpoint, tmp_path: Path) -> None:
     assert checkpoint.progress() is progress_of(LocalFiles(tmp_path / "nowhere")) is None
 
 
-def test_numbers_are_numbers(checkpoint: Checkpoint) -> None:
+def test_numbers_of_micro_batches_are_compared_as_numbers(checkpoint: Checkpoint) -> None:
     for batch in (8, 9, 10):
         checkpoint.plan(batch)
         checkpoint.commit(batch)
@@ -50,7 +50,7 @@ def test_numbers_are_numbers(checkpoint: Checkpoint) -> None:
     )
 
 
-def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
+def test_an_interrupted_micro_batch_is_recognized(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0)
     assert checkpoint.progress() == CheckpointProgress(0, False, False, 4, {"tick": 0}, {})
     checkpoint.commit(0)
@@ -60,20 +60,20 @@ def test_the_last_micro_batch_was_interrupted(checkpoint: Checkpoint) -> None:
     )
 
 
-def test_a_rescale_was_interrupted(checkpoint: Checkpoint) -> None:
+def test_an_interrupted_rescale_is_recognized(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0)
     checkpoint.commit(0)
     checkpoint.plan(1, partitions=8)
-    found = checkpoint.progress()
-    assert found is not None
-    assert (found.rescaling, found.shuffle_partitions) == (True, 8)
+    checkpoint_progress = checkpoint.progress()
+    assert checkpoint_progress is not None
+    assert (checkpoint_progress.rescaling, checkpoint_progress.shuffle_partitions) == (True, 8)
     checkpoint.commit(1)
-    found = checkpoint.progress()
-    assert found is not None
-    assert not found.rescaling
+    checkpoint_progress = checkpoint.progress()
+    assert checkpoint_progress is not None
+    assert not checkpoint_progress.rescaling
 
 
-def test_a_log_of_another_query(checkpoint: Checkpoint) -> None:
+def test_a_log_of_another_query_is_refused(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0, version="v9")
     with pytest.raises(SparkRuntimeError, match=r"version 'v9' and 1 sources"):
         checkpoint.progress()

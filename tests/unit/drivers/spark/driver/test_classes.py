@@ -32,14 +32,14 @@ def options_under(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.usefixtures("java")
-def test_an_archive_is_used_only_for_the_path_it_was_made_for(
+def test_an_archive_is_used_only_for_the_path_it_was_created_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed, link = Path(pyspark.__file__).parent, tmp_path / "spark"
     link.symlink_to(installed)
     monkeypatch.setenv("SPARK_HOME", str(link))
-    made = launch.ClassArchive("spark", launch.look_for_java()[0] or "", link / "jars").file
-    make_private(made.parent)
-    made.write_text("an archive")
-    assert f"-XX:SharedArchiveFile={made}" in options_under(link, monkeypatch)
+    archive_file = launch.ClassArchive("spark", launch.look_for_java()[0] or "", link / "jars").file
+    make_private(archive_file.parent)
+    archive_file.write_text("an archive")
+    assert f"-XX:SharedArchiveFile={archive_file}" in options_under(link, monkeypatch)
     assert "-XX:DumpLoadedClassList=" in options_under(installed, monkeypatch)

@@ -1,4 +1,4 @@
-"""Which modules of a program are sent to workers: its own that are needed, no installed ones."""
+"""Which modules of a program are sent to workers: its own modules that are needed, but no installed ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Load = Callable[[str, str], Any]
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Writes files, and imports the first module; what was imported is forgotten at the end."""
+    """Yield a function that writes files and imports a module; the imports are removed at the end."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def loaded(name: str, **files: str) -> Any:
@@ -38,7 +38,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         del sys.modules[name]
 
 
-def test_a_sibling_module_and_what_it_imports(load: Any, tmp_path: Path) -> None:
+def test_a_sibling_module_and_its_imports_are_sent(load: Any, tmp_path: Path) -> None:
     shop = load(
         "shop_words",
         shop_words="import json, pyarrow, pytest\ndef split(x):\n    import shop_late\n    return x.split()",
@@ -55,7 +55,7 @@ def test_a_sibling_module_and_what_it_imports(load: Any, tmp_path: Path) -> None
     }
 
 
-def test_a_module_in_a_zip_file_is_followed_but_not_sent(
+def test_a_module_in_a_zip_file_is_not_sent_but_its_imports_are(
     load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with ``spark-submit --py-files``: Spark sends the file, which may import modules beside the program."""
@@ -71,7 +71,7 @@ def test_a_module_in_a_zip_file_is_followed_but_not_sent(
     }
 
 
-def test_a_function_of_the_program_itself_takes_what_it_uses(load: Any, tmp_path: Path) -> None:
+def test_modules_that_a_function_of_the_main_program_uses_are_sent(load: Any, tmp_path: Path) -> None:
     """As in a notebook: the function is pickled by value, and names a module."""
     helper = load("shop_helper", shop_helper="def f(x): return x")
     space = {"__name__": "__main__", "shop_helper": helper}
@@ -79,7 +79,7 @@ def test_a_function_of_the_program_itself_takes_what_it_uses(load: Any, tmp_path
     assert own_modules(cloudpickle.dumps(space["g"])) == {"shop_helper": tmp_path / "shop_helper.py"}
 
 
-def test_what_is_installed_stays() -> None:
+def test_installed_modules_are_not_sent() -> None:
     assert own_modules(cloudpickle.dumps((pytest.raises, zipfile.ZipFile, own_modules))) == {}
 
 
@@ -98,14 +98,16 @@ def test_an_archive_is_the_same_for_the_same_content(load: Any, tmp_path: Path) 
     assert modules._archive(directories) != archive
 
 
-def test_too_much_is_refused(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_too_large_is_refused(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load("shop_large", shop_large__in____init__="x = 1")
     monkeypatch.setattr(modules, "_MOST_BYTES", 3)
     with pytest.raises(SettingsError, match=r"shop_large.*py_modules=\[\.\.\.\]"):
         modules._archive({"shop_large": tmp_path / "shop_large"})
 
 
-def test_a_wanted_module_that_is_not_there_is_an_error() -> None:
+def test_a_requested_module_that_does_not_exist_is_an_error() -> None:
     session: Any = None
     with pytest.raises(SettingsError, match=r"py_modules names 'shop_nowhere'"):
         send_modules(session, b"", ["shop_nowhere"])

@@ -20,16 +20,18 @@ def test_every_task_has_a_key_of_its_own() -> None:
     assert len(set(KEYS.values())) == len(TASKS)
 
 
-def test_keys_are_ints_of_32_bits() -> None:
+def test_keys_fit_into_32_bits() -> None:
     assert all(-(1 << 31) <= key < 1 << 31 for key in KEYS.values())
 
 
-def test_a_key_depends_on_nothing_but_its_task() -> None:
+def test_a_key_depends_only_on_its_task() -> None:
     assert grouping_keys([TASKS[77]]) == {TASKS[77]: KEYS[TASKS[77]]}
 
 
 @pytest.mark.parametrize("shuffle_partitions", [1, 2, 4, 8, 16, 32, 64])
-def test_tasks_land_side_by_side_on_powers_of_two(shuffle_partitions: int) -> None:
+def test_tasks_are_placed_side_by_side_if_the_partition_count_is_a_power_of_two(
+    shuffle_partitions: int,
+) -> None:
     for task, key in KEYS.items():
         assert (
             spark_hash(key) % shuffle_partitions == (task.subtopology + task.partition) % shuffle_partitions
@@ -37,18 +39,18 @@ def test_tasks_land_side_by_side_on_powers_of_two(shuffle_partitions: int) -> No
 
 
 @pytest.mark.parametrize("shuffle_partitions", [3, 6, 7, 10, 12, 48, 100, 200])
-def test_tasks_are_spread_over_other_numbers(shuffle_partitions: int) -> None:
+def test_tasks_are_spread_over_other_partition_counts(shuffle_partitions: int) -> None:
     landed = Counter(spark_hash(key) % shuffle_partitions for key in KEYS.values())
     assert max(landed.values()) <= 3 * len(TASKS) / shuffle_partitions
 
 
 @pytest.mark.parametrize("task", [TaskId(63, 0), TaskId(64, 0), TaskId(71, 5), TaskId(0, 10_000)])
-def test_many_parts_and_partitions_have_keys_of_their_own_too(task: TaskId) -> None:
+def test_large_task_numbers_have_keys_of_their_own(task: TaskId) -> None:
     assert grouping_keys([task])[task] not in {key for other, key in KEYS.items() if other != task}
 
 
 @pytest.mark.spark
-def test_the_hash_is_that_of_spark(spark: SparkSession) -> None:
+def test_the_hash_equals_that_of_spark(spark: SparkSession) -> None:
     generator = random.Random(7)
     numbers = [0, 1, -1, (1 << 31) - 1, -(1 << 31), *KEYS.values()]
     numbers += [generator.randrange(-(1 << 31), 1 << 31) for _ in range(1000)]

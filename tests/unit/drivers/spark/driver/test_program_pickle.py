@@ -1,4 +1,4 @@
-"""What cannot be sent to workers is named: the node, the function and the variable."""
+"""The error for a program that cannot be sent to workers names the node, the function and the variable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Client:
         return value
 
 
-def specified(build: Build, *, policies: ms.ErrorPolicies | None = None, **more: Any) -> TopologySpec:
+def spec_with(build: Build, *, policies: ms.ErrorPolicies | None = None, **more: Any) -> TopologySpec:
     builder = ms.StreamsBuilder()
     build(builder.stream("in")).to("out")
     plan = builder.build().plan("app")
@@ -52,14 +52,14 @@ def locking(lock: Any) -> Build:
     return lambda stream: stream.process(Locking, name="locking")
 
 
-def test_a_program_that_can_be_sent_is_its_pickle() -> None:
-    spec = specified(lambda stream: stream.map_values(lambda value: value * 2))
+def test_a_program_that_can_be_sent_is_pickled() -> None:
+    spec = spec_with(lambda stream: stream.map_values(lambda value: value * 2))
     assert cloudpickle.loads(pickled_program((1, spec), spec))[0] == 1
 
 
-def test_the_node_the_function_and_its_variable_are_named() -> None:
+def test_the_error_names_the_node_the_function_and_its_variable() -> None:
     lock = LOCK
-    message = refusal(TopologyError, specified(lambda stream: stream.map_values(lambda v: (v, lock))))
+    message = refusal(TopologyError, spec_with(lambda stream: stream.map_values(lambda v: (v, lock))))
     assert message.startswith(
         "node 'KSTREAM-MAPVALUES-0000000001' cannot be sent to Spark's workers: in test_"
     )
@@ -82,27 +82,27 @@ def test_the_node_the_function_and_its_variable_are_named() -> None:
     ],
     ids=["object", "partial", "default", "keyword default", "class", "collection"],
 )
-def test_what_is_pickled_with_a_function_is_searched(build: Build, named: str) -> None:
-    assert f"{named} is of the type _thread.lock" in refusal(TopologyError, specified(build))
+def test_objects_that_are_pickled_with_a_function_are_searched(build: Build, named: str) -> None:
+    assert f"{named} is of the type _thread.lock" in refusal(TopologyError, spec_with(build))
 
 
-def test_a_value_of_the_configuration_is_named() -> None:
-    spec = specified(lambda stream: stream, app_config={"limit": 3, "client": {"lock": LOCK}})
+def test_the_error_names_a_value_of_the_configuration() -> None:
+    spec = spec_with(lambda stream: stream, app_config={"limit": 3, "client": {"lock": LOCK}})
     message = refusal(SettingsError, spec)
     assert message.startswith(
         "app_config['client'] cannot be sent to Spark's workers: the entry 'lock' is of "
     )
 
 
-def test_a_variable_of_an_error_handler_is_named() -> None:
+def test_the_error_names_a_variable_of_an_error_handler() -> None:
     lock = LOCK
     policies = ms.ErrorPolicies(process=lambda context, error: "skip" if lock else "fail")
-    message = refusal(SettingsError, specified(lambda stream: stream, policies=policies))
+    message = refusal(SettingsError, spec_with(lambda stream: stream, policies=policies))
     assert message.startswith("an error policy cannot be sent to Spark's workers: in test_")
     assert "), its variable 'lock' is of " in message
 
 
-def test_other_parts_that_cannot_be_sent_raise_their_own_error() -> None:
-    spec = specified(lambda stream: stream)
+def test_other_objects_that_cannot_be_sent_raise_their_own_error() -> None:
+    spec = spec_with(lambda stream: stream)
     with pytest.raises(TypeError, match="cannot pickle"):
         pickled_program((spec, LOCK), spec)

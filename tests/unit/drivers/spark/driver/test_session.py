@@ -1,4 +1,4 @@
-"""Making a session."""
+"""Creating a Spark session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.drivers.spark.driver import launch
 from millstream.drivers.spark.driver.spark_session import session_for
 
 
-def test_spark_connect_is_refused_with_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_connect_is_refused_with_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     with pytest.raises(SparkRuntimeError, match=r"Spark Connect.*ms\.spark\.transform, which works there"):
         session_for("shop", None, {})
@@ -28,10 +28,10 @@ def test_spark_connect_is_refused_with_what_works_there(monkeypatch: pytest.Monk
         ("pyspark-shell", "spark.master.rest.enabled true", "local[*]"),
     ],
 )
-def test_the_master_is_expected_before_a_jvm_can_be_asked(
+def test_the_master_is_known_before_the_jvm_starts(
     arguments: str, defaults: str, master: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Only a local one has its pages on the loopback interface."""
+    """Only with a local master, the web pages are on the loopback interface."""
     (tmp_path / "spark-defaults.conf").write_text(defaults)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
@@ -40,18 +40,22 @@ def test_the_master_is_expected_before_a_jvm_can_be_asked(
 
 
 def test_no_secret_is_on_the_command_line_of_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every user of the host can read it."""
-    given: dict[str, str] = {}
+    """Every user of the host can read the command line."""
+    on_command_line: dict[str, str] = {}
     monkeypatch.setattr(launch.SparkContext, "_gateway", None)
     monkeypatch.setattr(launch, "start_fork_server", lambda log: None)
-    monkeypatch.setattr(launch, "_start_jvm", lambda conf, log: given.update(conf.getAll()))
+    monkeypatch.setattr(launch, "_start_jvm", lambda conf, log: on_command_line.update(conf.getAll()))
     secrets = ["spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.access.key", "spark.ssl.keyPassword"]
     launch.given_to_spark({"spark.driver.memory": "3g", **dict.fromkeys(secrets, "x")}, None)
-    assert given == {"spark.driver.memory": "3g"}
+    assert on_command_line == {"spark.driver.memory": "3g"}
 
 
-def test_what_spark_submit_says_by_itself_is_no_wish_of_the_users() -> None:
-    said = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true", "spark.master": "yarn"}
-    assert launch._without_defaults_of_submit(said, shell=True) == {"spark.master": "yarn"}
-    said["spark.app.name"] = "mine"
-    assert launch._without_defaults_of_submit(said, shell=False) == said
+def test_defaults_of_spark_submit_are_not_settings_of_the_user() -> None:
+    submit_settings = {
+        "spark.app.name": "pyspark-shell",
+        "spark.ui.showConsoleProgress": "true",
+        "spark.master": "yarn",
+    }
+    assert launch._without_defaults_of_submit(submit_settings, shell=True) == {"spark.master": "yarn"}
+    submit_settings["spark.app.name"] = "mine"
+    assert launch._without_defaults_of_submit(submit_settings, shell=False) == submit_settings

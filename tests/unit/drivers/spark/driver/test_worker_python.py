@@ -34,12 +34,14 @@ def printed(program: str, *arguments: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def test_imports_the_installed_package_and_not_the_archive() -> None:
+def test_workers_import_the_installed_package_and_not_the_archive() -> None:
     assert ARCHIVE.exists()
     assert printed("print(pyspark.__file__)") == [pyspark.__file__]
 
 
-def test_is_this_python_with_this_path_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_workers_use_this_interpreter_and_its_path_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     odd = str(tmp_path / "it's a path")
     monkeypatch.setattr(sys, "path", [odd, *sys.path])
     module._script.cache_clear()
@@ -54,21 +56,21 @@ def test_is_this_python_with_this_path_first(monkeypatch: pytest.MonkeyPatch, tm
     assert rest[-1] == "a b"
 
 
-def test_what_the_user_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interpreter_that_the_user_sets_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     assert worker_python() == "/opt/python"
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert Path(worker_python()).parent == process_directory()
 
 
-def test_another_spark_has_its_own_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_spark_home_uses_its_own_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert worker_python() == sys.executable
     monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
     assert worker_python() != sys.executable
 
 
-def test_where_no_script_can_run_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_script_is_used_where_scripts_cannot_be_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     module._script.cache_clear()
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).parent != process_directory())
     try:

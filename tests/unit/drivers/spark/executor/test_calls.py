@@ -1,4 +1,4 @@
-"""When a task asks to be woken for the calls it has under way."""
+"""When a task wakes for its in-flight calls, and until when it reads no records."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from millstream.drivers.spark.executor.async_calls import TaskCalls
 NOW_MS = 10_000
 
 
-class Holding:
-    """A fake task with a call in flight."""
+class FakeTask:
+    """A task with a call in flight."""
 
     id = "0_0"
     calls: ClassVar[dict[str, Any]] = {}
@@ -26,8 +26,8 @@ class Holding:
         return (Ticket("call", 1, 1, "e"),)
 
 
-class Telling:
-    """An async worker that reports this work."""
+class FakeAsyncWorker:
+    """An async worker that reports the given work."""
 
     def __init__(self, *works: Work) -> None:
         self.works = {str(n): work for n, work in enumerate(works)}
@@ -49,7 +49,7 @@ def busy(lasts_ms: int) -> Work:
 
 
 def calls_with(*works: Work) -> TaskCalls:
-    return TaskCalls(cast(Task, Holding()), BatchId("c", 1), 0, lambda _: Telling(*works))
+    return TaskCalls(cast(Task, FakeTask()), BatchId("c", 1), 0, lambda _: FakeAsyncWorker(*works))
 
 
 def wakes_in_ms(*works: Work) -> int:
@@ -75,11 +75,11 @@ def wakes_in_ms(*works: Work) -> int:
         ([busy(lasts_ms=60_000), running(50)], 5),
     ],
 )
-def test_it_is_woken_when_something_may_have_come_of_a_call(works: list[Work], expected: int) -> None:
+def test_the_task_wakes_when_a_call_may_have_a_result(works: list[Work], expected: int) -> None:
     assert wakes_in_ms(*works) == expected
 
 
-def test_it_is_woken_at_once_for_what_has_been_settled_meanwhile() -> None:
+def test_the_task_wakes_at_once_for_results_that_are_ready() -> None:
     assert wakes_in_ms(waiting(None)) == 0
 
 
@@ -93,7 +93,7 @@ def test_it_is_woken_at_once_for_what_has_been_settled_meanwhile() -> None:
         ([waiting(400)], None),
     ],
 )
-def test_no_records_are_read_while_the_queued_calls_of_each_busy_operator_suffice(
+def test_no_records_are_read_while_every_busy_operator_has_enough_queued_calls(
     works: list[Work], expected: int | None
 ) -> None:
     assert calls_with(*works).paced_until_ms(NOW_MS) == expected

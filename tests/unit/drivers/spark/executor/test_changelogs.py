@@ -1,4 +1,4 @@
-"""Changelog topics of unfinished records, over micro-batches whose results and whose state come from different attempts."""
+"""Changelog topics of unfinished records, when the results and the state of a micro-batch come from different attempts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KAFKA: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
 """The internal topics of the application, each with one partition."""
 READS: list[OffsetRange] = []
 """The ranges of internal topics that were read."""
-WORKERS: list[Worker] = []
+WORKERS: list[FakeAsyncWorker] = []
 """The living async worker. Specs are pickled, so it is found here."""
 
 
@@ -70,7 +70,7 @@ class Reader:
             yield Records([key for key, _ in entries], [value for _, value in entries], [0] * len(entries))
 
 
-class Worker:
+class FakeAsyncWorker:
     """An async worker whose time passes only when a test advances it."""
 
     def __init__(self, calls: Calls, dice: random.Random, failures: Mapping[str, int]) -> None:
@@ -106,7 +106,7 @@ class Worker:
         return Raised(OSError("down")) if call.attempt <= self.failures[value] else f"<{value}>"
 
 
-def living_worker(checkpoint: str) -> Worker:
+def living_worker(checkpoint: str) -> FakeAsyncWorker:
     return WORKERS[-1]
 
 
@@ -159,7 +159,7 @@ class Application:
         return self.committed < len(self.rows) or self.initialization is not None
 
     def new_worker(self) -> None:
-        WORKERS[:] = [Worker(self.calls, self.dice, self.failures)]
+        WORKERS[:] = [FakeAsyncWorker(self.calls, self.dice, self.failures)]
 
     @property
     def expected(self) -> Counter[bytes]:
@@ -240,7 +240,7 @@ class Application:
 
 @pytest.fixture
 def backlogs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few records be enough for the spill queue and the delay queue."""
+    """Lower the limits, so that a few records fill the spill queue and the delay queue."""
     monkeypatch.setattr(backlog, "_LONG_KEY", 3)
     monkeypatch.setattr(backlog, "_BLOCKED_KEY", 2)
     monkeypatch.setattr(in_flight, "_AHEAD_MS", 2)
@@ -248,7 +248,7 @@ def backlogs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("backlogs")
 @pytest.mark.parametrize("order", ["key", "completion"])
-def test_a_changelog_holds_the_unfinished_records_of_the_state_though_another_attempt_was_delivered(
+def test_a_changelog_equals_the_committed_state_although_another_attempt_was_delivered(
     order: CallOrder, tmp_path: Path
 ) -> None:
     differed = 0
@@ -265,7 +265,7 @@ def test_a_changelog_holds_the_unfinished_records_of_the_state_though_another_at
 
 @pytest.mark.usefixtures("backlogs")
 @pytest.mark.parametrize("order", ["key", "completion"])
-def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
+def test_a_task_without_its_checkpoint_continues_from_what_was_delivered(
     order: CallOrder, tmp_path: Path
 ) -> None:
     lost = 0
@@ -279,7 +279,7 @@ def test_a_task_without_its_checkpoint_goes_on_from_what_was_delivered(
     assert lost > 12
 
 
-def test_the_tasks_that_a_process_rebuilds_read_the_commits_topic_once(tmp_path: Path) -> None:
+def test_the_tasks_that_one_process_rebuilds_read_the_commits_topic_once(tmp_path: Path) -> None:
     KAFKA.clear()
     READS.clear()
     builder = ms.StreamsBuilder()
@@ -299,7 +299,7 @@ def test_the_tasks_that_a_process_rebuilds_read_the_commits_topic_once(tmp_path:
 
 
 def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp_path: Path) -> None:
-    """Each version has a key of its own in the topic, so compaction alone would keep all of them for ever."""
+    """Each version has a key of its own in the topic, so compaction alone would keep all versions forever."""
     builder = ms.StreamsBuilder()
     prices = ms.stores.options("prices", history_retention=60_000, changelog="kafka")
     builder.table("in", store=prices)
@@ -318,7 +318,7 @@ def test_a_versioned_store_deletes_expired_versions_from_its_changelog_topic(tmp
     assert versions == {f"v{number}" for number in range(25, 30)}, "like the store"
 
 
-def test_the_content_of_a_store_with_large_values_is_published_in_small_parts() -> None:
+def test_the_content_of_a_store_with_large_values_is_published_in_small_batches() -> None:
     builder = ms.StreamsBuilder()
     builder.table("in", store=ms.stores.options("files", changelog="kafka"))
     plan = builder.build().plan("app")
@@ -333,7 +333,7 @@ def test_the_content_of_a_store_with_large_values_is_published_in_small_parts() 
 
 
 class TestPublishedSnapshot:
-    """The snapshot of a task that waits for one of its inputs, with records of a topic and, on other ways, of a repartition."""
+    """The snapshot of a task that waits for an input and has buffered records of a topic, of a lane, and of merged lanes."""
 
     @pytest.fixture
     def changelogs(self) -> Changelogs:
@@ -345,7 +345,7 @@ class TestPublishedSnapshot:
         return Changelogs(plan, plan.subtopologies[0], TaskId(0, 0))
 
     def waiting(self, changelogs: Changelogs, count: int) -> Snapshot:
-        """Return the snapshot of a task with buffered records: ``count`` read from a topic, and two of each lane."""
+        """Return the snapshot of a task with buffered records: ``count`` from a topic, and two from each lane."""
         task = Task(
             changelogs.sub, TaskId(0, 0), application_id="app", stores=MemoryStores(), max_task_idle_ms=60_000
         )
@@ -368,7 +368,7 @@ class TestPublishedSnapshot:
         few, many = (self.publish(changelogs, self.waiting(changelogs, count)) for count in (10, 10_000))
         assert many == few
 
-    def test_is_all_that_a_rebuild_needs(self, changelogs: Changelogs) -> None:
+    def test_contains_everything_that_a_rebuild_needs(self, changelogs: Changelogs) -> None:
         partition = TopicPartition("orders", 0)
         snapshot = replace(
             self.waiting(changelogs, 10),

@@ -19,8 +19,8 @@ from millstream.drivers.spark.spec import PlannedRead, TopologySpec
 from unit.helpers import records
 
 
-class Letterbox:
-    """A sender that keeps what is delivered, or delivers nothing."""
+class FakeSender:
+    """Stores the delivered records, or raises an error instead of delivering them."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
@@ -36,7 +36,7 @@ class Letterbox:
         self.delivered += self.handed_over
 
 
-def stopping(letterbox: Letterbox) -> ProcessingError:
+def stopping(sender: FakeSender) -> ProcessingError:
     """Run a map stage that stops at its second record, as a worker does; return the error."""
     limit = 2
 
@@ -54,26 +54,26 @@ def stopping(letterbox: Letterbox) -> ProcessingError:
     layout = lay_out(plan, {"in": 1})
     policies = ms.ErrorPolicies(operators={"parse": decide}, dead_letter_topic="dead")
     spec = TopologySpec(plan, layout, grouping_keys(layout.tasks), policies, {})
-    crossed: TopologySpec = cloudpickle.loads(cloudpickle.dumps(spec))
-    object.__setattr__(crossed, "dead_letters", letterbox)
+    spec_on_worker: TopologySpec = cloudpickle.loads(cloudpickle.dumps(spec))
+    object.__setattr__(spec_on_worker, "dead_letters", sender)
     read = PlannedRead("5f3a:4", WallClock(0))
-    stage = MapStage(crossed, TaskId(0, 0), OffsetRange("in", 0, 0, 2), read)
+    stage = MapStage(spec_on_worker, TaskId(0, 0), OffsetRange("in", 0, 0, 2), read)
     with pytest.raises(ProcessingError) as caught:
         list(stage.run(records([("a", "good", 1), ("b", "bad", 2)])))
     return caught.value
 
 
-def test_is_delivered_before_the_error_leaves() -> None:
-    letterbox = Letterbox()
-    error = stopping(letterbox)
-    assert letterbox.delivered == [("dead", [b"b"], [b"bad"])]
+def test_a_dead_letter_is_delivered_before_the_error_is_raised() -> None:
+    sender = FakeSender()
+    error = stopping(sender)
+    assert sender.delivered == [("dead", [b"b"], [b"bad"])]
     assert "decided: fail" in error.message
     assert error.letter is None
 
 
-def test_that_cannot_be_sent_is_said_with_the_error_itself() -> None:
-    letterbox = Letterbox(OSError("the broker is away"))
-    error = stopping(letterbox)
-    assert not letterbox.delivered
+def test_the_error_mentions_a_dead_letter_that_cannot_be_sent() -> None:
+    sender = FakeSender(OSError("the broker is away"))
+    error = stopping(sender)
+    assert not sender.delivered
     assert "LookupError: bad" in error.message
     assert error.message.endswith("The dead letter could not be sent to topic 'dead': the broker is away")

@@ -1,4 +1,4 @@
-"""Bits that flip in the files of a host's copy of a global store: every micro-batch sees the table to the planned offsets."""
+"""Bits that flip in the files of a host's copy of a global store: micro-batches still see the table at the planned offsets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(topic: FakeTopic, chance: random.Random) -> None:
 
 
 def seen(hosts: Hosts) -> tuple[dict[str, Any], bool]:
-    """Return what a task sees, and whether damage was found, after which its micro-batch starts again once."""
+    """Return the content that a task sees, and whether damage was found; the micro-batch is then repeated once."""
     with suppress(DamagedCopyError):
         return hosts.content(), False
     gc.collect()  # readers must release the damaged copy
@@ -48,7 +48,9 @@ def seen(hosts: Hosts) -> tuple[dict[str, Any], bool]:
 
 @pytest.mark.timeout(60 + FLIPS)
 @pytest.mark.parametrize("name", ["lmdb", "rocksdb"])
-def test_change_nothing(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_flipped_bits_do_not_change_the_content_of_a_global_store(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     outcomes = Counter[str]()
     for seed in range(FLIPS):
         chance = random.Random(seed)

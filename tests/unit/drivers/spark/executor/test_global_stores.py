@@ -51,7 +51,7 @@ TOPIC, STORE = "products", "goods"
 
 
 class Counted(ms.Processor[str, str, Any, Any]):
-    """Keeps how often a key was changed beside its value: filled twice, it would be seen."""
+    """Stores the number of changes of a key with its value, which reveals records that were applied twice."""
 
     def process(self, record: ms.Record[str, str]) -> None:
         store = self.context.state_store(STORE)
@@ -78,7 +78,7 @@ def counted() -> ms.Topology:
 
 
 class Hosts:
-    """Hosts that run the tasks of one application: each directory is one."""
+    """Hosts that run the tasks of one application; each has a directory."""
 
     def __init__(self, home: Path, engine: Engine, topic: FakeTopic) -> None:
         self.home, self.engine, self.topic = home, engine, topic
@@ -100,7 +100,7 @@ class Hosts:
         return GlobalStores(self.spec(host), "0_0", {TOPIC: planned or self.topic.ends}, 5)
 
     def content(self, planned: dict[int, int] | None = None, host: str = "a") -> dict[str, Any]:
-        """Return what a task on a host sees in a micro-batch."""
+        """Return the content of the store that a task on a host sees in a micro-batch."""
         spec = self.topology.plan("app").global_parts[0].stores[STORE]
         with self.stores(planned, host) as stores:
             rows = open_store(spec, stores).all()
@@ -121,7 +121,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts]:
             request.param.die(directory)
 
 
-def filled(hosts: Hosts) -> dict[int, int]:
+def fill_topic(hosts: Hosts) -> dict[int, int]:
     for number in range(10):
         hosts.topic.write(f"p{number}", f"v{number}", number)
     hosts.topic.write("p3", None, 11)
@@ -132,14 +132,14 @@ EXPECTED = {f"p{number}": f"v{number}" for number in range(10) if number != 3}
 
 
 def test_a_task_sees_the_table_at_the_planned_offsets(hosts: Hosts) -> None:
-    before = filled(hosts)
+    before = fill_topic(hosts)
     hosts.topic.write("p3", "again", 12)
     assert hosts.content(before) == EXPECTED
     assert hosts.content() == {**EXPECTED, "p3": "again"}
 
 
-def test_only_new_records_are_read_and_none_twice(hosts: Hosts) -> None:
-    filled(hosts)
+def test_only_new_records_are_read(hosts: Hosts) -> None:
+    fill_topic(hosts)
     hosts.content()
     hosts.topic.fetched.clear()
     hosts.content()
@@ -156,9 +156,9 @@ def test_an_empty_topic_is_an_empty_table(hosts: Hosts) -> None:
     assert hosts.content() == {}
 
 
-def test_a_batch_that_is_run_again_behind_the_copy_sees_what_it_saw(hosts: Hosts) -> None:
+def test_a_repeated_micro_batch_sees_the_same_table_although_the_copy_has_advanced(hosts: Hosts) -> None:
     hosts.topology = counted()
-    before = filled(hosts)
+    before = fill_topic(hosts)
     first = hosts.content(before)
     hosts.topic.write("p1", "later")
     assert hosts.content()["p1"] == "later#2"
@@ -166,19 +166,17 @@ def test_a_batch_that_is_run_again_behind_the_copy_sees_what_it_saw(hosts: Hosts
     assert hosts.content()["p1"] == "later#2"
 
 
-def test_hosts_that_come_later_see_the_same(hosts: Hosts) -> None:
+def test_hosts_that_join_later_see_the_same_table(hosts: Hosts) -> None:
     hosts.topology = counted()
-    filled(hosts)
+    fill_topic(hosts)
     hosts.content()
     hosts.topic.write("p1", "v")
     assert hosts.content(host="b") == hosts.content(host="a")
 
 
-def test_a_copy_that_is_gone_is_filled_again_and_says_so(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_copy_is_filled_again_and_reported(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.drivers.spark.executor.restore_progress._LARGE", 1)
-    filled(hosts)
+    fill_topic(hosts)
     hosts.content()
     hosts.die()
     shutil.rmtree(hosts.home / "a")
@@ -190,9 +188,9 @@ def test_a_copy_that_is_gone_is_filled_again_and_says_so(
 
 
 @pytest.mark.parametrize("version", [Version(11, "x", "y"), Version(-1, "restoring"), Version(11, "x")])
-def test_a_copy_that_was_cut_off_is_filled_again(hosts: Hosts, version: Version) -> None:
+def test_an_incomplete_copy_is_filled_again(hosts: Hosts, version: Version) -> None:
     hosts.topology = counted()
-    filled(hosts)
+    fill_topic(hosts)
     expected = hosts.content()
     copy = hosts.engine.open(str(hosts.directory()))
     copy.apply({STORE: [(b"p1", b"wrong"), (b"ghost", b"x")]}, version)
@@ -200,8 +198,8 @@ def test_a_copy_that_was_cut_off_is_filled_again(hosts: Hosts, version: Version)
     assert hosts.content() == expected
 
 
-def test_a_topic_that_was_made_again_fills_a_new_copy(hosts: Hosts) -> None:
-    filled(hosts)
+def test_a_recreated_topic_fills_a_new_copy(hosts: Hosts) -> None:
+    fill_topic(hosts)
     hosts.content()
     hosts.topic.entries = [[], [], []]
     hosts.topic.id = "second"
@@ -210,8 +208,8 @@ def test_a_topic_that_was_made_again_fills_a_new_copy(hosts: Hosts) -> None:
     assert set(hosts.content()) == {f"p{number}" for number in range(20, 40)}
 
 
-def test_a_partition_that_is_added_is_read_from_its_beginning(hosts: Hosts) -> None:
-    filled(hosts)
+def test_an_added_partition_is_read_from_its_beginning(hosts: Hosts) -> None:
+    fill_topic(hosts)
     hosts.content()
     hosts.topic.entries.append([(b"new", b"x", 0)])
     hosts.topic.first.append(0)
@@ -219,8 +217,8 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(hosts: Hosts) -> N
     assert hosts.content() == {**EXPECTED, "new": "x"}
 
 
-def test_a_topic_that_has_lost_its_beginning_gives_what_it_has(hosts: Hosts) -> None:
-    filled(hosts)
+def test_a_topic_without_its_first_records_fills_the_table_with_the_others(hosts: Hosts) -> None:
+    fill_topic(hosts)
     hosts.topic.first = list(hosts.topic.ends.values())
     hosts.topic.write("p1", "x")
     assert hosts.content() == {"p1": "x"}
@@ -244,7 +242,7 @@ class TopicThatHasBecomeShorter(FakeTopic):
 def test_a_copy_behind_the_beginning_of_its_topic_is_filled_again(hosts: Hosts) -> None:
     """The application was stopped, or the host had no task, for longer than the topic keeps records."""
     hosts.topic = TopicThatRefusesDeletedOffsets(TOPIC, 3)
-    filled(hosts)
+    fill_topic(hosts)
     assert hosts.content() == EXPECTED
     for number in range(20):
         hosts.topic.write(f"p{number}", "deleted")
@@ -255,7 +253,7 @@ def test_a_copy_behind_the_beginning_of_its_topic_is_filled_again(hosts: Hosts) 
 
 def test_a_copy_of_a_topic_that_has_become_shorter_is_not_filled_again(hosts: Hosts) -> None:
     """The records up to the planned offsets would be missing in a new copy, too."""
-    filled(hosts)
+    fill_topic(hosts)
     assert hosts.content() == EXPECTED
     hosts.topic = TopicThatHasBecomeShorter(TOPIC, 3)
     hosts.topic.entries = [[(b"x", b"x", 0)] * 20 for _ in range(3)]
@@ -264,19 +262,19 @@ def test_a_copy_of_a_topic_that_has_become_shorter_is_not_filled_again(hosts: Ho
     assert hosts.topic.fetched == [(TOPIC, 0, 3, 20)]
 
 
-def test_a_topic_that_loses_its_beginning_while_it_is_read_is_an_error(
+def test_deletion_of_records_while_their_topic_is_read_is_an_error(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts.topic = TopicThatRefusesDeletedOffsets(TOPIC, 3)
-    filled(hosts)
+    fill_topic(hosts)
     hosts.topic.first = list(hosts.topic.ends.values())
     monkeypatch.setattr(hosts.topic, "begin_offsets", lambda _: {TOPIC: dict.fromkeys(range(3), 0)})
     with pytest.raises(OffsetsLostError):
         hosts.content()
 
 
-def test_a_bad_record_fails_the_task_and_is_met_again(hosts: Hosts) -> None:
-    filled(hosts)
+def test_a_bad_record_fails_the_task_at_every_attempt(hosts: Hosts) -> None:
+    fill_topic(hosts)
     hosts.topic.write("p1", b"\xff")
     for _ in range(2):
         with pytest.raises(DeserializationError, match=r"at topic 'products', partition \d, offset"):
@@ -284,9 +282,9 @@ def test_a_bad_record_fails_the_task_and_is_met_again(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
-def test_a_bad_record_is_left_out_and_counted(hosts: Hosts, policy: Any) -> None:
+def test_a_bad_record_is_skipped_and_counted(hosts: Hosts, policy: Any) -> None:
     hosts.policies = ms.ErrorPolicies(deserialize=policy, dead_letter_topic="dead")
-    filled(hosts)
+    fill_topic(hosts)
     hosts.topic.write("p1", b"\xff")
     with hosts.stores() as stores:
         assert [(reason, n) for (_, reason), n in stores.counts.dropped.items()] == [("deserialize error", 1)]
@@ -294,12 +292,12 @@ def test_a_bad_record_is_left_out_and_counted(hosts: Hosts, policy: Any) -> None
     assert hosts.content() == EXPECTED
 
 
-def test_a_large_filling_goes_in_pieces_and_goes_on_after_a_crash(
+def test_a_large_topic_is_read_in_steps_and_continued_after_a_crash(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(global_restore, "_RECORDS_AT_ONCE", 3)
     hosts.topology = counted()
-    filled(hosts)
+    fill_topic(hosts)
     expected = hosts.content(host="b")
     broken = hosts.topic.entries[2][-1]
     hosts.topic.entries[2][-1] = (broken[0], b"\xff", 0)
@@ -311,9 +309,9 @@ def test_a_large_filling_goes_in_pieces_and_goes_on_after_a_crash(
     assert sum(end - start for _, _, start, end in hosts.topic.fetched) < 11
 
 
-def test_a_store_that_changes_its_engine_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_changing_the_engine_of_a_store_deletes_the_old_copy(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, COPIES["lmdb"], FakeTopic(TOPIC, 1))
-    filled(hosts)
+    fill_topic(hosts)
     hosts.content()
     hosts.die()
     hosts.engine = COPIES["memory"]
@@ -321,9 +319,9 @@ def test_a_store_that_changes_its_engine_leaves_nothing_behind(tmp_path: Path) -
     assert {path.name for path in hosts.directory().parent.iterdir()} == {"memory", "lock"}
 
 
-def test_progress_that_belongs_to_another_content_is_not_believed(tmp_path: Path) -> None:
+def test_progress_of_another_content_is_ignored(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, COPIES["lmdb"], FakeTopic(TOPIC, 1))
-    filled(hosts)
+    fill_topic(hosts)
     hosts.content()
     copy = hosts.engine.open(str(hosts.directory()))
     copy.apply(with_progress(STORE, CopyProgress("other", {0: 11})), Version(11, "00000000"))
@@ -331,7 +329,7 @@ def test_progress_that_belongs_to_another_content_is_not_believed(tmp_path: Path
 
 
 class TestProcessesOfAHost:
-    def test_wait_for_the_one_that_fills(self, tmp_path: Path) -> None:
+    def test_wait_for_the_process_that_fills_the_copy(self, tmp_path: Path) -> None:
         path, taken, released = tmp_path / "store" / "lock", threading.Event(), threading.Event()
 
         def hold() -> None:  # the lock belongs to an open file, so threads compete like processes
@@ -352,8 +350,8 @@ class TestProcessesOfAHost:
         lock.release()
         holder.join()
 
-    def test_say_for_which_process_they_wait(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """A task whose neighbour hung waited for ever, and nothing showed for what."""
+    def test_log_which_process_they_wait_for(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """Previously, a task could wait forever for a process that hung, and no message named that process."""
         path = tmp_path / "lock"
         first, second = HostLock(path), HostLock(path, wait_s=0.01)
         first.acquire()
@@ -370,7 +368,7 @@ class TestProcessesOfAHost:
             in caplog.messages[1]
         )
 
-    def test_do_not_trust_a_lock_whose_file_was_deleted(self, tmp_path: Path) -> None:
+    def test_ignore_a_lock_whose_file_was_deleted(self, tmp_path: Path) -> None:
         path = tmp_path / "lock"
         first, second = HostLock(path), HostLock(path)
         first.acquire()
@@ -390,15 +388,15 @@ class TestProcessesOfAHost:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(of_the_child)
 
-    def test_hear_when_the_directory_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_report_a_directory_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(
             StoreError, match=r"cannot write and lock .* which protects the copy of a global store"
         ):
             HostLock(tmp_path / "file" / "lock").acquire()
 
-    def test_take_turns_only_where_the_engine_demands_it(self, hosts: Hosts) -> None:
-        filled(hosts)
+    def test_take_turns_only_if_the_engine_requires_it(self, hosts: Hosts) -> None:
+        fill_topic(hosts)
         with hosts.stores(), (hosts.directory().parent / "lock").open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -412,8 +410,10 @@ class TestATask:
     """The task host with a task that joins orders with the table."""
 
     def batch(self, hosts: Hosts, order: str) -> tuple[list[Any], TaskReport]:
-        known = hosts.spec()
-        host = TaskHost(HostSpec(known.topology, known.copies, hosts.reports.append, None, known.topics))
+        stores_spec = hosts.spec()
+        host = TaskHost(
+            HostSpec(stores_spec.topology, stores_spec.copies, hosts.reports.append, None, stores_spec.topics)
+        )
         host.init(Handle(None, {}))
         positions = json.dumps({TOPIC: hosts.topic.ends}).encode()
         rows = [row(wire.GLOBAL), row(wire.RECORDS, ("k", order, 1))]
@@ -422,14 +422,14 @@ class TestATask:
         return sent(out), report(out)
 
     def test_sees_the_table_of_its_micro_batch(self, hosts: Hosts) -> None:
-        filled(hosts)
+        fill_topic(hosts)
         assert self.batch(hosts, "p1")[0] == [(b"k", b"v1")]
         hosts.topic.write("p1", "new")
         assert self.batch(hosts, "p1")[0] == [(b"k", b"new")]
 
-    def test_reports_what_it_has_filled_and_left_out(self, hosts: Hosts) -> None:
+    def test_reports_how_many_records_it_has_read_and_skipped(self, hosts: Hosts) -> None:
         hosts.policies = ms.ErrorPolicies(deserialize="skip")
-        filled(hosts)
+        fill_topic(hosts)
         hosts.topic.write("p1", b"\xff")
         first, second = self.batch(hosts, "p1")[1], self.batch(hosts, "p1")[1]
         counted = [totals(report) for report in (first, second)]

@@ -40,7 +40,7 @@ from unit.helpers import Row as Cells
 OPENERS = {name: engine.opener for name, engine in COPIES.items()}
 
 
-class Value:
+class FakeValueState:
     """Spark's value state."""
 
     def __init__(self, value: Any) -> None:
@@ -60,9 +60,9 @@ class Handle:
     """The state of one attempt: the committed values, and the writes of the attempt."""
 
     def __init__(self, head: Any, log: dict[Any, Any]) -> None:
-        self.head, self.log = Value(head), MapState(log)
+        self.head, self.log = FakeValueState(head), MapState(log)
 
-    def getValueState(self, name: str, schema: Any) -> Value:  # noqa: N802 - Spark's name
+    def getValueState(self, name: str, schema: Any) -> FakeValueState:  # noqa: N802 - Spark's name
         return self.head
 
     def getMapState(self, name: str, key: Any, value: Any) -> MapState:  # noqa: N802 - Spark's name
@@ -70,10 +70,10 @@ class Handle:
 
 
 SENT: list[str] = []
-"""What :class:`Sender` did. Specs are pickled, so it is found here."""
+"""What :class:`RecordingSender` did. It is global because specs are pickled."""
 
 
-class Sender:
+class RecordingSender:
     def publish(self, topic: str, records: Records) -> None:
         SENT.append(topic)
 
@@ -91,7 +91,7 @@ class Spark:
         self.threads = 1
         self.head: Any = None
         self.log: dict[Any, Any] = {}
-        self.sender: Sender | None = None
+        self.sender: RecordingSender | None = None
 
     def engines(self, plan: Plan) -> dict[str, str]:
         specs = [spec for sub in plan.subtopologies for spec in sub.stores.values()]
@@ -169,7 +169,7 @@ def spark(tmp_path: Path) -> Spark:
     return Spark(tmp_path)
 
 
-def test_batch_after_batch_counts_on(spark: Spark) -> None:
+def test_counts_continue_across_micro_batches(spark: Spark) -> None:
     first = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 2))])
     assert sent(first) == [(b"a", b"1"), (b"b", b"1")]
     second = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 3), start=2)])
@@ -195,14 +195,14 @@ def test_samples_of_taps_are_in_the_report_of_their_batch(spark: Spark) -> None:
     assert report(spark.batch(counting(), [records])).taps == ()
 
 
-def test_a_batch_that_is_run_again_begins_where_the_first_attempt_did(spark: Spark) -> None:
+def test_a_repeated_micro_batch_starts_from_the_committed_state(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     again = [row(wire.RECORDS, ("a", "x", 2), start=1)]
     lost = spark.batch(counting(), again, commit=False)
     assert sent(spark.batch(counting(), again)) == sent(lost) == [(b"a", b"2")]
 
 
-def test_without_its_local_copy_a_task_is_built_from_the_log(spark: Spark, tmp_path: Path) -> None:
+def test_a_task_without_its_local_copy_is_restored_from_the_log(spark: Spark, tmp_path: Path) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 1))])
     spark.state_dir = tmp_path / "another-host"
     out = spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 2), start=2)])
@@ -210,7 +210,9 @@ def test_without_its_local_copy_a_task_is_built_from_the_log(spark: Spark, tmp_p
 
 
 @pytest.mark.parametrize("engine", COPIES)
-def test_every_engine_counts_on(spark: Spark, tmp_path: Path, engine: str) -> None:
+def test_every_engine_keeps_its_state_between_micro_batches(
+    spark: Spark, tmp_path: Path, engine: str
+) -> None:
     spark.engine = engine
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1), ("b", "x", 1))])
     for number in range(2, 6):
@@ -221,13 +223,13 @@ def test_every_engine_counts_on(spark: Spark, tmp_path: Path, engine: str) -> No
 
 class TestStoresOfSeveralEngines:
     def topology(self, first: str, second: str) -> ms.Topology:
-        topology = ms.Topology().add_source("in", "in").add_processor("p", _Twice, "in")
+        topology = ms.Topology().add_source("in", "in").add_processor("p", _CountingTwice, "in")
         for name, engine in (("first", first), ("second", second)):
             spec = ms.stores.key_value(name, ms.serdes.string, ms.serdes.int64, engine=engine)
             topology = topology.add_state_store(spec, processors=["p"])
         return topology.add_sink("s", "out", "p")
 
-    def test_are_restored_each_for_itself(self, spark: Spark, tmp_path: Path) -> None:
+    def test_are_restored_independently(self, spark: Spark, tmp_path: Path) -> None:
         topology = self.topology("lmdb", "rocksdb")
         for number in range(3):
             spark.batch(topology, [row(wire.RECORDS, ("a", "x", 1), start=number)])
@@ -255,10 +257,10 @@ class TestStoresOfSeveralEngines:
 class TestATaskWithTwoInputs:
     def topology(self) -> ms.Topology:
         builder = ms.StreamsBuilder()
-        builder.stream("in").merge(builder.stream("other")).process(_Same).to("out")
+        builder.stream("in").merge(builder.stream("other")).process(_Forwarding).to("out")
         return builder.build()
 
-    def test_keeps_what_it_may_not_process_yet(self, spark: Spark) -> None:
+    def test_buffers_records_that_it_cannot_process_yet(self, spark: Spark) -> None:
         spark.idle_ms = 0
         first = spark.batch(
             self.topology(), [row(wire.RECORDS, ("a", "1", 5), ("a", "3", 8)), input_facts(lag=5)]
@@ -284,7 +286,7 @@ class TestATaskWithTwoInputs:
             1,
         )
 
-    def test_commits_no_gap_behind_a_record_that_it_keeps(self, spark: Spark) -> None:
+    def test_does_not_commit_an_offset_gap_behind_a_buffered_record(self, spark: Spark) -> None:
         spark.idle_ms = 0
         spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5)), input_facts(lag=5)])
         gap = Row(**{**row(wire.RECORDS, start=1).asDict(), "end": 4})
@@ -292,17 +294,17 @@ class TestATaskWithTwoInputs:
         assert report(waiting).offsets == {TopicPartition("in", 0): 0}
         assert report(spark.batch(self.topology(), [input_facts()])).offsets == {TopicPartition("in", 0): 4}
 
-    def test_of_which_it_is_told_nothing_waits_for_none(self, spark: Spark) -> None:
+    def test_does_not_wait_when_it_has_no_input_facts(self, spark: Spark) -> None:
         spark.idle_ms = 0
         out = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5))])
         assert (sent(out), totals(report(out))["enforced_records"]) == ([(b"a", b"1")], 0)
 
-    def test_counts_its_guesses_if_it_is_to_wait_for_none(self, spark: Spark) -> None:
+    def test_counts_enforced_records_when_it_never_waits(self, spark: Spark) -> None:
         out = spark.batch(self.topology(), [row(wire.RECORDS, ("a", "1", 5))])
         assert (sent(out), totals(report(out))["enforced_records"]) == ([(b"a", b"1")], 1)
 
 
-def test_pieces_of_a_partition_are_put_in_order(spark: Spark) -> None:
+def test_chunks_of_a_partition_are_processed_in_offset_order(spark: Spark) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").process(_Echo).to("out")
     pieces = [row(wire.RECORDS, ("k", f"{n}", 0), start=n) for n in (2, 0, 1)]
@@ -319,14 +321,14 @@ def test_a_tick_starts_a_task_without_records(spark: Spark) -> None:
     assert (sent(out), totals(report(out))["processed_records"], report(out).first_record_ms) == ([], 0, None)
 
 
-def test_what_others_have_made_passes_through_untouched(spark: Spark) -> None:
+def test_send_and_report_rows_pass_through_unchanged(spark: Spark) -> None:
     passing = [row(wire.SEND, ("a", "x", 1), topic="elsewhere"), row(wire.REPORT)]
     out = spark.batch(counting(), passing)
     assert [(r.kind, r.topic, r.payload) for r in out] == [(r.kind, r.topic, r.payload) for r in passing]
     assert spark.head is None
 
 
-def test_a_wall_clock_schedule_is_called_in_a_later_batch(spark: Spark) -> None:
+def test_a_wall_clock_punctuation_runs_in_a_later_micro_batch(spark: Spark) -> None:
     topology = (
         ms.Topology().add_source("in", "in").add_processor("p", _Ticking, "in").add_sink("s", "out", "p")
     )
@@ -335,7 +337,7 @@ def test_a_wall_clock_schedule_is_called_in_a_later_batch(spark: Spark) -> None:
     assert (sent(out), report(out).wake_at_ms) == ([(None, b"115")], 120)
 
 
-def test_an_error_crosses_with_its_place(spark: Spark) -> None:
+def test_an_error_names_the_topic_partition_and_offset(spark: Spark) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").process(_Failing)
     with pytest.raises(SparkRuntimeError) as caught:
@@ -345,7 +347,7 @@ def test_an_error_crosses_with_its_place(spark: Spark) -> None:
     assert "at topic 'in', partition 0, offset 41" in found.message
 
 
-def test_processors_are_closed_although_a_record_fails(spark: Spark) -> None:
+def test_processors_are_closed_when_a_record_fails(spark: Spark) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").process(_Failing)
     _Failing.closed = 0
@@ -363,7 +365,7 @@ def test_a_store_whose_serde_has_changed_is_refused(spark: Spark) -> None:
     assert isinstance(find_error(str(caught.value)), IncompatibleTopologyError)
 
 
-def test_a_store_that_went_comes_back_empty(spark: Spark) -> None:
+def test_a_removed_store_is_empty_when_it_is_added_again(spark: Spark) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().reduce(max, store="largest")
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
@@ -405,7 +407,7 @@ def windowing(name: str) -> ms.Topology:
     return builder.build()
 
 
-def test_a_store_in_slices_keeps_them_under_a_new_name(spark: Spark) -> None:
+def test_a_renamed_window_store_keeps_its_slices(spark: Spark) -> None:
     spark.batch(windowing("old"), [row(wire.RECORDS, ("a", "1", 0), ("a", "2", 2 * MINUTE))])
     renamed = spark.batch(
         windowing("new"), [row(wire.RECORDS, ("a", "3", MINUTE), start=2)], renamed={"old": "new"}
@@ -415,7 +417,7 @@ def test_a_store_in_slices_keeps_them_under_a_new_name(spark: Spark) -> None:
     assert sent(late) == [(b"a", b"32"), (b"a", b"25")]
 
 
-def shelving() -> ms.Topology:
+def stores_of_several_kinds() -> ms.Topology:
     text = ms.serdes.string
     builder = ms.StreamsBuilder()
     builder.add_state_store(ms.stores.window("windows", text, text, retention=2 * MINUTE, size=MINUTE))
@@ -426,10 +428,10 @@ def shelving() -> ms.Topology:
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
+def test_time_based_stores_remember_stream_time_and_drop_expired_rows(
     spark: Spark, tmp_path: Path, cut: bool
 ) -> None:
-    """Also when the local copy is lost, and the store is rebuilt from the log."""
+    """This also holds when the local copy is lost and the store is rebuilt from the log."""
     keys, found = "aabcb", []
     for batch, key in enumerate(keys):
         if cut:
@@ -437,7 +439,9 @@ def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
         cells = (key, str(batch), batch * MINUTE)
         found += [
             value.decode()
-            for _, value in sent(spark.batch(shelving(), [row(wire.RECORDS, cells, start=batch)]))
+            for _, value in sent(
+                spark.batch(stores_of_several_kinds(), [row(wire.RECORDS, cells, start=batch)])
+            )
         ]
     assert found == [
         "(['0'], None, ['a'])",
@@ -455,7 +459,7 @@ def test_stores_that_know_time_remember_it_and_drop_what_has_expired(
     assert kept["task"]["stores"]["windows"]["time"] == 4 * MINUTE
 
 
-def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
+def test_a_renamed_store_keeps_its_content(spark: Spark) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").group_by_key().count(store="seen").to_stream().map_values(str).to("out")
     renamed = {"counts": "seen"}
@@ -468,21 +472,21 @@ def test_a_store_with_a_new_name_keeps_its_content(spark: Spark) -> None:
     assert sent(spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 3), start=2)])) == [(b"a", b"3")]
 
 
-def test_the_state_of_a_part_that_is_gone_is_deleted(spark: Spark) -> None:
+def test_the_state_of_a_removed_subtopology_is_deleted(spark: Spark) -> None:
     spark.batch(counting(), [row(wire.RECORDS, ("a", "x", 1))])
     builder = ms.StreamsBuilder()
     builder.stream("elsewhere").group_by_key().count(store="others")
-    gone = {0: ComparedPart(("in",), ("counts",), 1)}
+    removed_parts = {0: ComparedPart(("in",), ("counts",), 1)}
     for _ in range(2):
-        assert spark.batch(builder.build(), [row(wire.TICK)], before=gone) == []
+        assert spark.batch(builder.build(), [row(wire.TICK)], before=removed_parts) == []
         assert (spark.head, spark.log) == (None, {})
 
 
-def test_threads_of_a_task_are_in_a_function_at_once(spark: Spark) -> None:
+def test_the_threads_of_a_task_call_a_function_concurrently(spark: Spark) -> None:
     spark.threads = 3
     builder = ms.StreamsBuilder()
-    met = builder.stream("in").map_values(Meeting(3))
-    met.group_by_key().reduce(lambda old, new: old + new).to_stream().to("out")
+    mapped = builder.stream("in").map_values(Meeting(3))
+    mapped.group_by_key().reduce(lambda old, new: old + new).to_stream().to("out")
     cells = [
         (key, value, timestamp) for timestamp, (key, value) in enumerate(zip("abcabc", "uvwxyz", strict=True))
     ]
@@ -515,12 +519,12 @@ class _Failing(_Echo):
         type(self).closed += 1
 
 
-class _Same(ms.Processor[Any, Any, Any, Any]):
+class _Forwarding(ms.Processor[Any, Any, Any, Any]):
     def process(self, record: ms.Record[Any, Any]) -> None:
         self.context.forward(record)
 
 
-class _Twice(ms.Processor):
+class _CountingTwice(ms.Processor):
     """Counts each key in two stores."""
 
     def init(self, context: ms.ProcessorContext) -> None:
@@ -536,7 +540,7 @@ class _Twice(ms.Processor):
 
 
 class TestPartitionTimesOfReaders:
-    """Results of a reader in front of the shuffle are in Spark's state."""
+    """Spark's state keeps the partition times that readers in front of the shuffle report."""
 
     def topology(self, **source: Any) -> ms.Topology:
         builder = ms.StreamsBuilder()
@@ -555,14 +559,14 @@ class TestPartitionTimesOfReaders:
         spark.batch(timed, [self.times(60)])
         assert report(spark.batch(timed, [row(wire.TICK)])).times == {TopicPartition("in", 0): 70}
 
-    def test_go_when_nothing_extracts_timestamps_any_more(self, spark: Spark) -> None:
+    def test_are_deleted_when_no_timestamp_extractor_is_left(self, spark: Spark) -> None:
         timed = self.topology(timestamp=ms.timestamps.use_partition_time)
         spark.batch(timed, [self.times(70)])
         spark.batch(self.topology(), [row(wire.TICK)])
         assert spark.head is None
 
-    def test_are_those_of_the_task_that_was_here_before(self, spark: Spark) -> None:
-        """Its part counted, and now it only sends: the counts go, the time of the partition stays."""
+    def test_are_taken_over_from_a_task_that_kept_state(self, spark: Spark) -> None:
+        """The sub-topology counted before and now only sends: its counts are deleted, the partition time remains."""
         extractor = ms.timestamps.use_partition_time
         builder = ms.StreamsBuilder()
         builder.stream("in", timestamp=extractor).group_by_key().count(store="counts")
@@ -574,12 +578,12 @@ class TestPartitionTimesOfReaders:
         assert not spark.log
 
 
-def test_the_snapshot_for_a_rebuild_is_sent_when_everything_before_it_is_acknowledged(spark: Spark) -> None:
+def test_the_rebuild_snapshot_is_sent_after_all_earlier_records_are_acknowledged(spark: Spark) -> None:
     """A crash in between must not leave a snapshot without the changes of its micro-batch."""
     builder = ms.StreamsBuilder()
     in_kafka = ms.stores.options("counts", changelog="kafka")
     builder.stream("in").group_by_key().count(store=in_kafka).to_stream().to("out", value=ms.serdes.int64)
-    spark.sender = Sender()
+    spark.sender = RecordingSender()
     SENT.clear()
     spark.batch(builder.build(), [row(wire.RECORDS, ("a", "x", 70))])
     assert SENT == ["out", "app-counts-changelog", "acknowledged", "app-commits", "acknowledged"]

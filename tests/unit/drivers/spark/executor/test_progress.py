@@ -1,4 +1,4 @@
-"""Progress of a restore: when it is reported, and with which text."""
+"""Progress of a restore: when it is reported, and what the report says."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Clock:
 
 
 class TestLines:
-    def test_say_what_is_restored_and_why_before_anything_is_known(self) -> None:
+    def test_say_what_is_restored_and_why_at_the_start(self) -> None:
         assert replace(BEGIN, total=2_000_000).line() == (
             "task 0_3, store counts: restoring from nothing to version 812, because the local copy is missing: "
             "0 of 2,000,000 records"
         )
 
-    def test_say_how_fast_and_how_long(self) -> None:
+    def test_say_the_rate_and_the_time_left(self) -> None:
         late = replace(BEGIN, from_version=800, done=500_000, total=2_000_000, seconds=2.0)
         assert late.line().endswith(": 500,000 of 2,000,000 records (25 %), 250,000 records/s, 6 s left")
         assert "from version 800 to version 812" in late.line()
 
-    def test_say_the_end(self) -> None:
+    def test_say_how_long_a_finished_restore_took(self) -> None:
         end = replace(BEGIN, done=9, total=9, seconds=3.0, finished=True)
         assert "restored from nothing" in end.line()
         assert end.line().endswith(": 9 of 9 records in 3.0 s, 3 records/s")
@@ -69,7 +69,7 @@ class TestStoreProgress:
         progress.finish(200_000)
         assert [(p.done, p.finished) for p in self.reports] == [(0, False), (200_000, True)]
 
-    def test_comes_once_a_second(self) -> None:
+    def test_is_reported_once_a_second(self) -> None:
         progress = self.progress(1000)
         for _ in range(80):
             self.clock.now += 0.125
@@ -79,17 +79,17 @@ class TestStoreProgress:
         assert self.reports[-1].finished
 
 
-class TestTelling:
+class TestReportedProgress:
     def test_reaches_the_application(self) -> None:
-        heard: list[tuple[str, RestoreProgress]] = []
+        delivered: list[tuple[str, RestoreProgress]] = []
         server = ControlServer(
-            lambda question, data: heard.append((question, data)) or True, b"key", process_directory()
+            lambda question, data: delivered.append((question, data)) or True, b"key", process_directory()
         )
         try:
             assert ApplicationListener.on_this_host(server.address)(BEGIN)
         finally:
             server.close()
-        assert heard == [("restoring", BEGIN)]
+        assert delivered == [("restoring", BEGIN)]
 
     @pytest.mark.parametrize("elsewhere", [False, True])
     def test_goes_to_the_log_if_the_application_cannot_be_reached(
@@ -104,15 +104,13 @@ class TestTelling:
         server.close()
         assert caplog.messages == [BEGIN.line()]
 
-    def test_brings_the_last_line_with_the_report_if_the_application_did_not_hear_it(self) -> None:
+    def test_is_added_to_the_task_report_if_it_was_not_delivered(self) -> None:
         end = replace(BEGIN, done=9, total=9, seconds=3.0, finished=True)
-        for heard in (True, False):
-            relay = Relay(lambda _, heard=heard: heard)
-            assert [relay(BEGIN), relay(end)] == [heard, heard]
-            assert relay.undelivered == ([] if heard else [f"{end.line()}, on {this_executor()}"])
+        for delivered in (True, False):
+            relay = Relay(lambda _, delivered=delivered: delivered)
+            assert [relay(BEGIN), relay(end)] == [delivered, delivered]
+            assert relay.undelivered == ([] if delivered else [f"{end.line()}, on {this_executor()}"])
 
-    def test_the_log_of_a_process_shows_it_without_configuration(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_is_logged_even_if_logging_is_not_configured(self, caplog: pytest.LogCaptureFixture) -> None:
         log_progress(BEGIN)
         assert caplog.records[0].levelno == logging.WARNING  # Python's output when logging is not configured

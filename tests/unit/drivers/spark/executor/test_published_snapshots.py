@@ -1,4 +1,4 @@
-"""What a process reads of the commits topic when it rebuilds tasks."""
+"""What a process reads from the commits topic when it rebuilds tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from millstream.core.ports import OffsetRange
 from millstream.drivers.spark.executor.changelogs import PublishedSnapshots
 
 
-class Topic:
-    """The partition with the snapshots, whose first offset is ``start``. Notes the offsets that are read."""
+class FakeTopic:
+    """The partition with the snapshots, whose first offset is ``start``. It records the offsets that are read."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -31,24 +31,24 @@ class Topic:
 
 
 @pytest.fixture
-def topic() -> Topic:
-    topic = Topic()
+def topic() -> FakeTopic:
+    topic = FakeTopic()
     topic.records = [(b"task c 0", b"old"), (b"task c 1", b"its"), (b"0", b"mark"), (b"task c 0", b"new")]
     return topic
 
 
 @pytest.fixture
-def snapshots(topic: Topic) -> PublishedSnapshots:
+def snapshots(topic: FakeTopic) -> PublishedSnapshots:
     return PublishedSnapshots(topic, "app-commits")
 
 
-def test_are_the_newest_and_read_once(topic: Topic, snapshots: PublishedSnapshots) -> None:
+def test_the_newest_snapshots_are_read_once(topic: FakeTopic, snapshots: PublishedSnapshots) -> None:
     for _ in range(3):
         assert snapshots.newest() == {b"task c 0": b"new", b"task c 1": b"its"}
     assert topic.read_offsets == [(0, 4)]
 
 
-def test_include_what_was_published_since(topic: Topic, snapshots: PublishedSnapshots) -> None:
+def test_snapshots_published_later_are_included(topic: FakeTopic, snapshots: PublishedSnapshots) -> None:
     """The first attempt of a task may have been delivered before the next one is rebuilt."""
     snapshots.newest()
     topic.records += [(b"task c 1", b"newer"), (b"task c 2", b"first")]
@@ -57,8 +57,8 @@ def test_include_what_was_published_since(topic: Topic, snapshots: PublishedSnap
 
 
 @pytest.mark.parametrize("start", [0, 9])
-def test_are_read_from_the_beginning_of_another_topic(
-    topic: Topic, snapshots: PublishedSnapshots, start: int
+def test_snapshots_of_a_recreated_topic_are_read_from_its_beginning(
+    topic: FakeTopic, snapshots: PublishedSnapshots, start: int
 ) -> None:
     snapshots.newest()
     topic.start, topic.records = start, [(b"task c 5", b"another")]
@@ -66,7 +66,7 @@ def test_are_read_from_the_beginning_of_another_topic(
     assert topic.read_offsets == [(0, 4), (start, start + 1)]
 
 
-def test_are_read_again_when_they_were_forgotten(topic: Topic, snapshots: PublishedSnapshots) -> None:
+def test_forgotten_snapshots_are_read_again(topic: FakeTopic, snapshots: PublishedSnapshots) -> None:
     snapshots.newest()
     snapshots.forget()
     assert snapshots.newest() == {b"task c 0": b"new", b"task c 1": b"its"}

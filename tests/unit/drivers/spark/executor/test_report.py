@@ -20,7 +20,7 @@ from millstream.drivers.spark.executor.report_building import report_of
 from unit.helpers import Host, processing, processor_topology
 
 
-def test_crosses_the_wire() -> None:
+def test_a_report_is_decoded_as_it_was_encoded() -> None:
     report = TaskReport(
         "0_3",
         {TopicPartition("in", 0): 5},
@@ -43,12 +43,12 @@ def test_crosses_the_wire() -> None:
     assert TaskReport.decode(TaskReport("0_0").encode()) == TaskReport("0_0")
 
 
-def test_does_not_show_the_samples_of_taps_in_its_text() -> None:
+def test_the_repr_of_a_report_hides_the_samples_of_taps() -> None:
     tap = TapReport("n", 8, 1, (Sample("in", 0, 4, "k", "secret", 6),))
     assert "secret" not in repr(TaskReport("0_3", taps=(tap,)))
 
 
-def test_is_made_of_an_outcome() -> None:
+def test_a_report_is_built_from_a_step_outcome() -> None:
     def init(context: ms.ProcessorContext) -> None:
         context.schedule(10, ms.wall_clock, lambda now: None)
 
@@ -86,7 +86,7 @@ def test_is_made_of_an_outcome() -> None:
     )
 
 
-def test_names_of_metrics_are_those_that_prometheus_takes() -> None:
+def test_exported_metric_names_are_unique_and_valid_for_prometheus() -> None:
     names = [metric.exported for metric in TASK_METRICS]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch("millstream_[a-z_]+", name) for name in names)

@@ -23,7 +23,7 @@ KEYS = [b"key-%06d" % n for n in range(20_000)]
 
 
 class Task:
-    """A task with a log, and copies of it on hosts."""
+    """A task with a log, and with copies on several hosts."""
 
     def __init__(self, engine: Engine, home: Path, memory_bytes: int) -> None:
         self.engine, self.home = engine, home
@@ -77,14 +77,14 @@ def expected() -> dict[bytes, bytes]:
     return {**content, **dict.fromkeys(KEYS[::3], b"4" * 90), b"": b"", b"long" * 20: b"5" * 9000}
 
 
-def test_from_nothing_gives_what_was_committed(task: Task) -> None:
+def test_a_restore_from_nothing_yields_the_committed_content(task: Task) -> None:
     assert task.log.restore(task.manifest, task.copy("new")) > len(KEYS)
     assert task.copy("new").version() == task.manifest.current
     assert task.content("new") == expected()
     assert task.content("new", "t") == dict.fromkeys(KEYS[::5], b"3" * 90)
 
 
-def test_that_dies_at_any_write_goes_on_to_what_was_committed(task: Task) -> None:
+def test_a_restore_that_dies_at_any_write_is_completed_by_the_next_one(task: Task) -> None:
     writes = 0
     while True:
         try:
@@ -97,8 +97,8 @@ def test_that_dies_at_any_write_goes_on_to_what_was_committed(task: Task) -> Non
     assert task.content("mortal") == expected()
 
 
-def test_that_dies_on_the_way_from_an_older_version_is_not_taken_for_that(task: Task) -> None:
-    """The checkpoint is brought back to the older version, after some later changes were written."""
+def test_a_partly_restored_copy_is_not_mistaken_for_its_older_version(task: Task) -> None:
+    """The checkpoint is reset to the older version after some of the later changes were written to the copy."""
     older = task.manifest
     copy = task.copy("behind")
     task.log.restore(older, copy)
@@ -117,18 +117,18 @@ def test_that_dies_on_the_way_from_an_older_version_is_not_taken_for_that(task: 
     assert task.content("behind") == expected()
 
 
-def test_of_a_copy_that_is_behind_fetches_only_what_it_lacks(task: Task) -> None:
+def test_a_restore_of_a_copy_that_is_behind_fetches_only_missing_changes(task: Task) -> None:
     task.log.restore(task.manifest, task.copy("behind"))
     task.copy("behind").close_view()
     for number in range(3):
         task.batch({b"new-%d" % number: b"x"})
-    # a key group may have been merged meanwhile, and then includes its older content
+    # a key group may have been merged in the meantime, and then it includes older content
     assert 3 <= task.log.restore(task.manifest, task.copy("behind")) < len(KEYS) / 10
     assert len(task.content("behind")) == len(expected()) + 3
 
 
-def test_follows_several_versions_that_are_parked(tmp_path: Path) -> None:
-    """A worker that had no turn for a while has a copy in memory that is some versions behind."""
+def test_a_copy_catches_up_from_several_parked_versions(tmp_path: Path) -> None:
+    """A worker that did not run the task for a while has a copy in memory that is some versions behind."""
     task = Task(COPIES["memory"], tmp_path, 1 << 30)
     for number in range(20):
         task.batch({b"%d" % number: b"x", b"%d" % (number - 1): None})
@@ -143,16 +143,16 @@ def test_follows_several_versions_that_are_parked(tmp_path: Path) -> None:
     COPIES["memory"].die(str(tmp_path / "writer"))
 
 
-def test_leaves_no_files_behind(task: Task) -> None:
+def test_a_restore_leaves_no_temporary_files(task: Task) -> None:
     before = set(task.home.iterdir())
     task.log.restore(task.manifest, task.copy("new"))
     assert set(task.home.iterdir()) - before == {task.home / "new"}
 
 
-def test_through_files_on_a_full_disk_is_an_error_about_the_disk(
+def test_the_error_of_a_restore_through_files_on_a_full_disk_names_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was an error without a location, which looked like a full disk of the checkpoint."""
+    """The error used to have no path, so it looked like a full disk of the checkpoint."""
     task = Task(COPIES["lmdb"], tmp_path, 8 << 20)
     task.batch(dict.fromkeys(KEYS, b"1" * 90))
     monkeypatch.setattr(
@@ -167,7 +167,7 @@ def test_through_files_on_a_full_disk_is_an_error_about_the_disk(
     assert len(task.content("new")) == len(KEYS)
 
 
-def test_is_reported_with_its_reason(tmp_path: Path) -> None:
+def test_a_restore_is_reported_with_its_reason(tmp_path: Path) -> None:
     task = Task(COPIES["lmdb"], tmp_path, 64 << 20)
     task.batch({b"key-%08d" % n: b"x" for n in range(100_000)})
     task.log.restore(task.manifest, task.copy("new"))
@@ -180,7 +180,7 @@ def test_is_reported_with_its_reason(tmp_path: Path) -> None:
     assert "to an attempt that was not committed" in task.reports[-1].why
 
 
-def test_of_a_damaged_segment_names_it_and_leaves_no_version(task: Task) -> None:
+def test_a_restore_from_a_damaged_segment_names_it_and_leaves_no_version(task: Task) -> None:
     sequence = max(key for (key,) in task.state.content)
     (data,) = task.state.content[(sequence,)]
     task.state.content[(sequence,)] = (data[:-1] + bytes([data[-1] ^ 1]),)

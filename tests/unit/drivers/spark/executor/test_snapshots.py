@@ -14,13 +14,13 @@ from unit.helpers import Host, processing, processor_topology, values
 IN, LANE = QueueId(ms.TopicPartition("in", 1)), QueueId(ms.TopicPartition("in", 1), "x-0")
 
 
-def crossed(snapshot: Snapshot) -> Snapshot:
+def round_trip(snapshot: Snapshot) -> Snapshot:
     read = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
     assert read is not None
     return read
 
 
-def test_crosses_as_json() -> None:
+def test_a_snapshot_is_read_from_json_as_it_was_written() -> None:
     snapshot = Snapshot(
         9,
         {IN: 9, LANE: 4},
@@ -29,42 +29,42 @@ def test_crosses_as_json() -> None:
         {IN: 12, LANE: 1},
         {"windows": {"time": 7, "slices": [[0, 60000]]}},
     )  # fmt: skip
-    assert crossed(snapshot) == snapshot
+    assert round_trip(snapshot) == snapshot
 
 
-def test_of_a_task_that_waits_crosses_as_json() -> None:
+def test_the_snapshot_of_a_waiting_task_is_read_from_json_as_it_was_written() -> None:
     partition = ms.TopicPartition("in", 1)
     waits = Snapshot(deadlines={partition: FOREVER}, waiting=Waiting(partition, "idle", 7))
-    assert crossed(waits) == waits
+    assert round_trip(waits) == waits
     assert not {"deadlines", "waiting"} & set(snapshot_to_json(Snapshot()))
 
 
-def test_of_a_time_when_stores_remembered_nothing_is_read_too() -> None:
+def test_an_older_snapshot_without_facts_of_stores_is_read() -> None:
     old = snapshot_to_json(Snapshot(9))
     del old["stores"]
     assert snapshot_from_json(old) == Snapshot(9)
 
 
-def test_of_nothing_is_none() -> None:
+def test_a_missing_snapshot_is_read_as_none() -> None:
     assert snapshot_from_json(None) is None
-    assert crossed(Snapshot()) == Snapshot()
+    assert round_trip(Snapshot()) == Snapshot()
 
 
-def test_a_task_goes_on_from_it() -> None:
+def test_a_task_continues_from_its_snapshot() -> None:
     def init(context: ms.ProcessorContext) -> None:
         context.schedule(10, ms.wall_clock, lambda now: context.forward(ms.Record(None, f"tick {now}", 0)))
 
     host = Host(processor_topology(processing(lambda context, record: context.forward(record), init=init)))
     host.feed("in", [("a", "1", 5, (("h", b"x"),)), ("b", "2", 6), ("c", "3", 7)])
     assert values(host.step(budget=1)) == ["1"]
-    host.restart(crossed)
+    host.restart(round_trip)
     assert values(host.step(now_ms=10, budget=1)) == ["2", "tick 10"]
-    host.restart(crossed)
+    host.restart(round_trip)
     outcome = host.step(now_ms=19)
     assert (values(outcome), outcome.wake_at_ms, outcome.stream_time_ms) == (["3"], 20, 7)
 
 
-def test_what_a_task_stores_is_read_as_it_was_written_and_under_new_names() -> None:
+def test_task_memory_is_read_as_it_was_written_and_with_renamed_stores() -> None:
     routing = Routing({"a": Route((0, 1), "producer")}, {"s": ("a",)})
     memory = TaskMemory(Snapshot(9), {"s": "x"}, {"s": "lmdb"}, ("s",), {"s": 3}, routing)
     data = json.loads(json.dumps(memory.to_json()))

@@ -67,14 +67,16 @@ def test_nothing_is_restored_before_the_first_commit(log: StateLog, copy: LocalC
     assert copy.version() is None
 
 
-def test_changes_reach_the_copy_with_the_next_batch(log: StateLog, copy: LocalCopy) -> None:
+def test_changes_reach_the_copy_in_the_next_micro_batch(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     assert (copy.version(), content(copy)) == (None, {})
     assert log.restore(manifest, copy) == 0  # from the parked changes, not from the log
     assert (copy.version(), content(copy)) == (manifest.current, {b"a": b"1"})
 
 
-def test_parked_changes_spare_the_log(log: StateLog, copy: LocalCopy, state: MapState) -> None:
+def test_parked_changes_are_restored_without_reading_the_log(
+    log: StateLog, copy: LocalCopy, state: MapState
+) -> None:
     manifest = Manifest()
     for number in range(5):
         manifest = batch(log, manifest, copy, (b"a", b"%d" % number))
@@ -83,13 +85,17 @@ def test_parked_changes_spare_the_log(log: StateLog, copy: LocalCopy, state: Map
         assert (content(copy), state.reads) == ({b"a": b"%d" % number}, 0)
 
 
-def test_a_batch_without_changes_makes_no_version(log: StateLog, copy: LocalCopy, state: MapState) -> None:
+def test_a_micro_batch_without_changes_creates_no_version(
+    log: StateLog, copy: LocalCopy, state: MapState
+) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     assert log.write(manifest, {}, copy) is manifest
     assert len(state.content) == 1
 
 
-def test_a_copy_elsewhere_is_built_from_the_log(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
+def test_a_copy_on_another_host_is_restored_from_the_log(
+    log: StateLog, copy: LocalCopy, other: LocalCopy
+) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
     manifest = batch(log, manifest, copy, (b"a", None), (b"c", b"3"))
     assert log.restore(manifest, other) == 4
@@ -97,7 +103,9 @@ def test_a_copy_elsewhere_is_built_from_the_log(log: StateLog, copy: LocalCopy, 
     assert log.restore(manifest, other) == 0
 
 
-def test_a_copy_that_is_behind_takes_what_it_lacks(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
+def test_a_copy_that_is_behind_restores_only_missing_changes(
+    log: StateLog, copy: LocalCopy, other: LocalCopy
+) -> None:
     many: list[StoreChange] = [(b"b%d" % number, b"2") for number in range(10)]
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), *many)
     log.restore(manifest, other)
@@ -107,7 +115,7 @@ def test_a_copy_that_is_behind_takes_what_it_lacks(log: StateLog, copy: LocalCop
     assert content(other) == {**dict(many), b"c": b"3"}
 
 
-def test_the_changes_of_an_attempt_that_failed_are_not_applied(log: StateLog, copy: LocalCopy) -> None:
+def test_the_changes_of_a_failed_attempt_are_not_applied(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     log.restore(manifest, copy)
     log.write(
@@ -118,7 +126,7 @@ def test_the_changes_of_an_attempt_that_failed_are_not_applied(log: StateLog, co
     assert content(copy) == {b"a": b"2"}
 
 
-def test_parked_changes_of_a_lost_attempt_do_not_stand_in_for_those_of_another_host(
+def test_parked_changes_of_a_failed_attempt_do_not_replace_those_of_another_host(
     log: StateLog, copy: LocalCopy, other: LocalCopy
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
@@ -130,7 +138,7 @@ def test_parked_changes_of_a_lost_attempt_do_not_stand_in_for_those_of_another_h
     assert content(copy) == {b"a": b"1", b"b": b"2"}
 
 
-def test_parked_changes_that_cannot_be_read_are_fetched(
+def test_unreadable_parked_changes_are_fetched_from_the_log(
     log: StateLog, copy: LocalCopy, tmp_path: Path
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
@@ -140,7 +148,7 @@ def test_parked_changes_that_cannot_be_read_are_fetched(
     assert content(copy) == {b"a": b"1"}
 
 
-def test_a_copy_forgets_what_was_deleted_before_the_content_moved_down(
+def test_a_copy_drops_rows_deleted_before_the_content_moved_to_lower_key_groups(
     log: StateLog, copy: LocalCopy, other: LocalCopy
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
@@ -153,13 +161,13 @@ def test_a_copy_forgets_what_was_deleted_before_the_content_moved_down(
     assert content(other) == dict(many)
 
 
-def test_a_copy_of_an_earlier_checkpoint_is_thrown_away(log: StateLog, copy: LocalCopy) -> None:
+def test_a_copy_of_an_earlier_checkpoint_is_discarded(log: StateLog, copy: LocalCopy) -> None:
     copy.apply({"s": [(b"old", b"1")]}, Version(5, "earlier"))
     assert log.restore(Manifest(), copy) == 0
     assert (copy.version(), content(copy)) == (None, {})
 
 
-def test_a_copy_that_is_ahead_is_thrown_away(log: StateLog, copy: LocalCopy) -> None:
+def test_a_copy_that_is_ahead_is_discarded(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
     later = batch(log, manifest, copy, (b"b", b"2"))
     log.restore(later, copy)
@@ -167,14 +175,16 @@ def test_a_copy_that_is_ahead_is_thrown_away(log: StateLog, copy: LocalCopy) -> 
     assert content(copy) == {b"a": b"1"}
 
 
-def test_a_restore_that_was_cut_off_starts_again(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
+def test_an_interrupted_restore_starts_again(log: StateLog, copy: LocalCopy, other: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), (b"b", b"2"))
     other.apply({"s": [(b"a", b"1"), (b"ghost", b"9")]}, Version(-1, "restoring"))
     assert log.restore(manifest, other) == 2
     assert content(other) == {b"a": b"1", b"b": b"2"}
 
 
-def test_compaction_removes_what_it_replaces(log: StateLog, copy: LocalCopy, state: MapState) -> None:
+def test_compaction_removes_the_segments_that_it_replaces(
+    log: StateLog, copy: LocalCopy, state: MapState
+) -> None:
     manifest = Manifest()
     for number in range(100):
         manifest = batch(log, manifest, copy, (b"a", b"%d" % number))
@@ -184,7 +194,7 @@ def test_compaction_removes_what_it_replaces(log: StateLog, copy: LocalCopy, sta
     }
 
 
-def test_a_store_that_is_gone_leaves_nothing_behind(
+def test_a_removed_store_leaves_nothing_behind(
     log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="gone")
@@ -197,7 +207,9 @@ def test_a_store_that_is_gone_leaves_nothing_behind(
         assert (content(host, "kept"), content(host, "gone")) == ({b"b": b"2", b"c": b"3"}, {})
 
 
-def test_stores_that_go_one_after_the_other_leave_nothing_behind(log: StateLog, copy: LocalCopy) -> None:
+def test_stores_that_are_removed_one_after_the_other_leave_nothing_behind(
+    log: StateLog, copy: LocalCopy
+) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="first")
     manifest = batch(log, manifest, copy, (b"b", b"2"), store="second")
     for kept in (["second"], []):
@@ -206,7 +218,7 @@ def test_stores_that_go_one_after_the_other_leave_nothing_behind(log: StateLog, 
     assert (content(copy, "first"), content(copy, "second")) == ({}, {})
 
 
-def test_forgetting_a_store_rebuilds_a_copy_once(log: StateLog, copy: LocalCopy) -> None:
+def test_removing_a_store_rebuilds_a_copy_once(log: StateLog, copy: LocalCopy) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"), store="gone")
     manifest = batch(log, manifest, copy, (b"b", b"2"), store="kept")
     manifest = log.forget_stores(manifest, ["kept"])
@@ -215,7 +227,7 @@ def test_forgetting_a_store_rebuilds_a_copy_once(log: StateLog, copy: LocalCopy)
     assert log.restore(manifest, copy) == 0  # the changes are parked beside a copy that is one behind
 
 
-def test_a_missing_segment_names_its_place(
+def test_the_error_of_a_missing_segment_names_its_store_and_task(
     log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
@@ -230,7 +242,7 @@ def test_a_missing_segment_names_its_place(
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-3], lambda data: data[:4] + b"x" * 20, lambda data: b""]
 )
-def test_a_damaged_segment_names_its_place(
+def test_the_error_of_a_damaged_segment_names_its_store_and_task(
     log: StateLog, copy: LocalCopy, other: LocalCopy, state: MapState, damage: Any
 ) -> None:
     manifest = batch(log, Manifest(), copy, (b"a", b"1"))
@@ -247,8 +259,8 @@ def test_values_are_compressed(log: StateLog, copy: LocalCopy, other: LocalCopy,
     assert content(other) == {b"a": b"x" * 100_000}
 
 
-def test_the_content_of_a_changelog_topic_is_written_as_it_is_read(log: StateLog, state: MapState) -> None:
-    """Its values may be large: 200,000 of them do not fit into memory together."""
+def test_the_content_of_a_changelog_topic_is_written_while_it_is_read(log: StateLog, state: MapState) -> None:
+    """The values may be so large that they do not fit into memory together."""
     written: list[int] = []
 
     def read() -> Iterator[dict[str, list[StoreChange]]]:

@@ -1,4 +1,4 @@
-"""Which tasks are sent the nodes that are tapped."""
+"""Which tasks receive the names of the tapped nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.drivers.spark.spec import TopologySpec
 
 
 def spec() -> TopologySpec:
-    """Sub-topology 0 runs before the shuffle, 1 counts behind it."""
+    """Sub-topology 0 runs before the shuffle, sub-topology 1 counts behind it."""
     builder = ms.StreamsBuilder()
     builder.stream("in", name="read").group_by(lambda key, value: value).count(name="counted")
     plan = builder.build().plan("app")
@@ -35,7 +35,7 @@ def kinds(*taps: str) -> list[tuple[str, int]]:
     return [(row["task"], row["kind"]) for row in found]
 
 
-def test_a_tapped_task_is_told_once_in_front_of_its_rows() -> None:
+def test_a_tapped_task_receives_one_row_of_taps_before_its_other_rows() -> None:
     assert kinds("read", "counted", "gone") == [
         ("0_0", wire.RECORDS),
         ("1_0", wire.TAPS),
@@ -46,5 +46,5 @@ def test_a_tapped_task_is_told_once_in_front_of_its_rows() -> None:
     ]
 
 
-def test_tasks_without_taps_are_told_nothing() -> None:
+def test_tasks_without_taps_receive_no_row_of_taps() -> None:
     assert {kind for _, kind in kinds("read", "gone")} == {wire.RECORDS}

@@ -40,16 +40,16 @@ class Cluster:
         self.ends: Offsets = {"orders": {0: 10}, LOG: {0: 3, 1: 2}}
         self.history = MERGED
         self.orders = PlanningOrders()
-        self.asked_for: list[tuple[str, ...]] = []
-        self.told: list[tuple[EpochRead, ...]] = []
+        self.requested_topics: list[tuple[str, ...]] = []
+        self.reported_epochs: list[tuple[EpochRead, ...]] = []
         self.existing = {"orders": 1, LOG: 2}
         self.committed: Offsets = {}
 
     def ask(self, question: str, data: Any) -> Any:
         if question == "topics":
-            self.asked_for.append(data)
+            self.requested_topics.append(data)
         if question == "epochs":
-            self.told.append(data)
+            self.reported_epochs.append(data)
         return self.orders
 
     def histories(self) -> tuple[History, ...]:
@@ -108,8 +108,8 @@ def source_spec(
 ) -> SourceSpec:
     plan = builder.build().plan("app", existing=known)
     spec = TopologySpec(plan, lay_out(plan, cluster.existing), {}, ErrorPolicies(), {"out": 1})
-    made: Any = (spec, cluster, None, cluster, limit, 1 << 20, 1, reset, Initialization())
-    return SourceSpec(*made, epochs=cluster, **more)
+    arguments: Any = (spec, cluster, None, cluster, limit, 1 << 20, 1, reset, Initialization())
+    return SourceSpec(*arguments, epochs=cluster, **more)
 
 
 def read_by(planner: Planner, batches: int) -> list[Offsets]:
@@ -122,7 +122,7 @@ def read_by(planner: Planner, batches: int) -> list[Offsets]:
     return read
 
 
-def test_epochs_are_read_one_after_the_other(cluster: Cluster) -> None:
+def test_epochs_are_read_in_order(cluster: Cluster) -> None:
     assert read_by(planner(cluster, LOG), 4) == [
         {"orders": {0: 6}, LOG: {0: 0, 1: 0}},
         {"orders": {0: 6}, LOG: {0: 3, 1: 2}},
@@ -131,9 +131,9 @@ def test_epochs_are_read_one_after_the_other(cluster: Cluster) -> None:
     ]
 
 
-def test_the_application_is_told_which_epoch_is_read(cluster: Cluster) -> None:
+def test_the_application_learns_which_epoch_is_read(cluster: Cluster) -> None:
     read_by(planner(cluster, LOG), 4)
-    assert [(read.history, read.epoch.number) for [read] in cluster.told] == [
+    assert [(read.history, read.epoch.number) for [read] in cluster.reported_epochs] == [
         (MERGED, 0),
         (MERGED, 1),
         (MERGED, 2),
@@ -153,10 +153,10 @@ def test_a_pause_of_the_topic_pauses_its_fan_out_topics(cluster: Cluster) -> Non
     assert planning.next(now) is now
 
 
-def test_the_application_is_asked_for_logs_that_the_query_does_not_read(cluster: Cluster) -> None:
+def test_fan_out_topics_that_the_query_does_not_read_are_requested(cluster: Cluster) -> None:
     planning = planner(cluster)
     assert read_by(planning, 3)[-1] == {"orders": {0: 6}}
-    assert cluster.asked_for == [(LOG,)]  # once a second
+    assert cluster.requested_topics == [(LOG,)]  # at most once a second
 
 
 class WaitingTask:
@@ -209,7 +209,7 @@ def times_of(part: OffsetRange) -> Records:
 
 @pytest.mark.parametrize("limit", [1, 2, 1_000])
 def test_a_task_that_waits_without_limit_processes_a_split_and_a_merge(cluster: Cluster, limit: int) -> None:
-    """It waited for the logs of the epochs that were not read, which received no records."""
+    """It used to wait for the logs of epochs that were not being read, which receive no records."""
     processed = WaitingTask(cluster, limit=limit).run(30)
     assert processed[:6] == [f"orders-0 {offset}" for offset in range(6)]
     assert sorted(processed[6:11]) == [f"{LOG}-0 0", f"{LOG}-0 1", f"{LOG}-0 2", f"{LOG}-1 0", f"{LOG}-1 1"]
@@ -244,24 +244,24 @@ def test_deleted_logs_count_as_read(cluster: Cluster, clock: list[float]) -> Non
     assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
     clock[0] += 10
     assert read_by(planning, 2)[-1] == {"orders": {0: 10}}
-    assert cluster.asked_for == []
+    assert cluster.requested_topics == []
 
 
 def test_logs_that_a_broker_does_not_list_for_a_moment_are_not_skipped(
     cluster: Cluster, clock: list[float]
 ) -> None:
-    """Their records were never read: one answer of a broker that had just started was enough."""
+    """One answer of a broker that had just started was enough for their records never to be read."""
     planning, log = planner(cluster), cluster.existing.pop(LOG)
     assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
     cluster.existing[LOG], clock[0] = log, 11.0
     assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
     del cluster.existing[LOG]
     assert read_by(planning, 2)[-1] == {"orders": {0: 6}}
-    assert cluster.asked_for == [(LOG,)]
+    assert cluster.requested_topics == [(LOG,)]
 
 
 @pytest.mark.parametrize("reset", ["latest", "none"])
-def test_no_offset_reset_skips_what_follows_a_known_position(cluster: Cluster, reset: str) -> None:
+def test_no_offset_reset_skips_records_after_a_known_position(cluster: Cluster, reset: str) -> None:
     cluster.committed = {"orders": {0: 4}}
     first = planner(cluster, LOG, counts=False, reset=reset).first()
     assert BatchPlan.from_json(first).positions == {"orders": {0: 4}, LOG: {0: 0, 1: 0}}

@@ -1,4 +1,4 @@
-"""What the planner writes into offsets for inputs that meet in tasks, and what the reader derives from it for each task."""
+"""What the planner writes into offsets for tasks with several inputs, and what the reader derives from it for each task."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def planned(
     ends = {"fast": {0: fast}, "slow": {0: slow}}
     start = {"fast": {0: 0}, "slow": {0: 0}}
     admitted = {"fast": {0: min(fast, budget)}, "slow": {0: min(slow, budget)}}
-    given = {
+    options = {
         "records": records,
         "paused": (),
         "bounded": False,
@@ -75,11 +75,11 @@ def planned(
         "ends": ends,
         **more,
     }
-    return planner.planned(Outlook(start, admitted, log_ends=ends, **given))
+    return planner.planned(Outlook(start, admitted, log_ends=ends, **options))
 
 
 class TestThePlanner:
-    def test_reads_a_fast_topic_and_a_slow_one_to_one_time(self) -> None:
+    def test_reads_a_fast_and_a_slow_topic_up_to_the_same_time(self) -> None:
         ends, left = planned(1_000, 10)
         time_ms = ends["fast"][0]
         assert 50 <= time_ms <= 110
@@ -87,12 +87,12 @@ class TestThePlanner:
         assert left.lag == {FAST: 1_000 - time_ms, SLOW: 10 - ends["slow"][0]}
         assert left.until == {FAST: time_ms, SLOW: time_ms}
 
-    def test_reads_what_fits_at_once(self) -> None:
+    def test_reads_all_records_that_fit_into_a_micro_batch(self) -> None:
         ends, left = planned(50, 3)
         assert ends == {"fast": {0: 50}, "slow": {0: 3}}
         assert left == NOTHING_LEFT
 
-    def test_reads_no_more_than_its_buffer_takes_of_what_has_to_wait(self) -> None:
+    def test_reads_at_most_one_buffer_of_records_that_have_to_wait(self) -> None:
         ends, _ = planned(50, 0, idle_ms=1_000)
         assert ends["fast"] == {0: 10}
         ends, _ = planned(50, 0, idle_ms=1_000, records=BufferedRecords({FAST: (7, 10, 3)}))
@@ -102,16 +102,16 @@ class TestThePlanner:
         )
         assert ends["fast"] == {0: 0}
 
-    def test_waits_for_nothing_behind_the_end_of_a_run(self) -> None:
+    def test_does_not_wait_for_records_behind_the_end_of_a_bounded_run(self) -> None:
         ends, left = planned(50, 0, idle_ms=1_000, bounded=True)
         assert (ends["fast"], left.bounded) == ({0: 50}, True)
 
-    def test_does_not_read_what_is_paused_but_reports_it(self) -> None:
+    def test_reports_paused_topics_without_reading_them(self) -> None:
         ends, left = planned(50, 3, ends={"fast": {0: 50}}, paused=["slow"])
         assert ends == {"fast": {0: 50}, "slow": {0: 0}}
         assert (left.paused, left.lag) == ({"slow"}, {SLOW: 3})
 
-    def test_has_nothing_to_do_if_nothing_is_waited_for(self) -> None:
+    def test_is_inactive_if_tasks_never_wait(self) -> None:
         plan, layout = joined()
         assert not InputPlanner(plan, layout, WaitSettings(-1), Index({}, {})).active
 
@@ -127,9 +127,9 @@ def facts_of(
     end: RemainingInputs, start: RemainingInputs | None = None, *, shuffled: bool = False, **more: Any
 ) -> dict[str, InputFacts]:
     plan, layout = joined(shuffled)
-    given = {"ranges": [], "ticked": (), **more}
+    options = {"ranges": [], "ticked": (), **more}
     planner = TaskInputPlanner(plan, layout, WaitSettings())
-    found = planner.messages(plan_with(start), plan_with(end), given["ranges"], given["ticked"])
+    found = planner.messages(plan_with(start), plan_with(end), options["ranges"], options["ticked"])
     inputs = informed(plan, layout, waits=True)
     return {
         task: TaskInput.decode(message.encode()).facts(inputs[TaskId.parse(task)]) for task, message in found
@@ -137,47 +137,47 @@ def facts_of(
 
 
 class TestFactsOfTasks:
-    def test_reaches_the_tasks_that_get_records_or_are_woken(self) -> None:
+    def test_reach_the_tasks_that_get_records_or_are_woken(self) -> None:
         lag = RemainingInputs({SLOW: 3})
         assert facts_of(lag, lag) == {}
         assert list(facts_of(lag, lag, ranges=[OffsetRange("fast", 0, 0, 1)])) == ["0_0"]
         assert list(facts_of(lag, lag, ticked=["0_0"])) == ["0_0"]
 
-    def test_reaches_the_tasks_that_may_go_on_now(self) -> None:
+    def test_reach_the_tasks_that_can_now_continue(self) -> None:
         assert facts_of(RemainingInputs({SLOW: 3}), RemainingInputs({SLOW: 2})) == {}
         assert list(facts_of(NOTHING_LEFT, RemainingInputs({SLOW: 2}))) == ["0_0"]
         assert list(facts_of(RemainingInputs(paused=frozenset(["slow"])), NOTHING_LEFT)) == ["0_0"]
         assert list(facts_of(NOTHING_LEFT)) == ["0_0"]
 
-    def test_are_lag_and_times_and_pauses(self) -> None:
-        known = facts_of(RemainingInputs({SLOW: 3}, {SLOW: 70}, frozenset(["fast"])))["0_0"]
-        assert known == InputFacts((FAST, SLOW), {SLOW: 3}, {SLOW: 70}, False, frozenset(["fast"]))
+    def test_include_lag_times_and_pauses(self) -> None:
+        task_facts = facts_of(RemainingInputs({SLOW: 3}, {SLOW: 70}, frozenset(["fast"])))["0_0"]
+        assert task_facts == InputFacts((FAST, SLOW), {SLOW: 3}, {SLOW: 70}, False, frozenset(["fast"]))
 
-    def test_are_the_inputs_of_a_run_to_the_end_that_are_done(self) -> None:
-        known = facts_of(RemainingInputs({SLOW: 3}, bounded=True))["0_0"]
-        assert known.ended == {FAST}
+    def test_include_the_finished_inputs_of_a_run_to_the_end(self) -> None:
+        task_facts = facts_of(RemainingInputs({SLOW: 3}, bounded=True))["0_0"]
+        assert task_facts.ended == {FAST}
 
-    def test_have_no_lag_of_what_is_paused(self) -> None:
-        known = facts_of(RemainingInputs({SLOW: 3}, paused=frozenset(["slow"])))["0_0"]
-        assert (known.lag, known.paused) == ({}, {"slow"})
+    def test_include_no_lag_of_paused_topics(self) -> None:
+        task_facts = facts_of(RemainingInputs({SLOW: 3}, paused=frozenset(["slow"])))["0_0"]
+        assert (task_facts.lag, task_facts.paused) == ({}, {"slow"})
 
-    def test_take_what_feeds_an_input_through_the_shuffle_together(self) -> None:
+    def test_combine_the_partitions_that_feed_an_input_through_the_shuffle(self) -> None:
         other = TopicPartition("fast", 1)
         lag = {FAST: 3, other: 4}
-        (known,) = facts_of(RemainingInputs(lag, {FAST: 9, other: 8}), shuffled=True).values()
-        (shuffled,) = known.shuffled
-        again = TopicPartition(shuffled, 0)
-        assert (known.lag, known.until) == ({again: 7}, {again: 8})
-        (known,) = facts_of(RemainingInputs(lag, {FAST: 9}), shuffled=True).values()
-        assert (known.lag, known.until) == ({again: 7}, {})
+        (task_facts,) = facts_of(RemainingInputs(lag, {FAST: 9, other: 8}), shuffled=True).values()
+        (shuffled,) = task_facts.shuffled
+        repartition = TopicPartition(shuffled, 0)
+        assert (task_facts.lag, task_facts.until) == ({repartition: 7}, {repartition: 8})
+        (task_facts,) = facts_of(RemainingInputs(lag, {FAST: 9}), shuffled=True).values()
+        assert (task_facts.lag, task_facts.until) == ({repartition: 7}, {})
 
-    def test_are_nothing_without_a_plan_for_inputs(self) -> None:
+    def test_are_not_sent_without_a_plan_for_inputs(self) -> None:
         plan, layout = joined()
         planner = TaskInputPlanner(plan, layout, WaitSettings())
         assert not list(planner.messages(plan_with(None), plan_with(None), [], ["0_0"]))
 
 
-def test_a_task_that_closes_when_it_is_idle_is_told_of_its_one_input() -> None:
+def test_a_task_that_closes_idle_windows_receives_the_facts_of_its_only_input() -> None:
     builder = ms.StreamsBuilder()
     emit = ms.EmitStrategy.on_window_close(close_idle_after=1_000)
     windows = builder.stream("fast").group_by_key().windowed_by(ms.TumblingWindows(10, 0), emit=emit)
@@ -197,7 +197,7 @@ def test_a_task_that_closes_when_it_is_idle_is_told_of_its_one_input() -> None:
         assert message.facts(inputs[TaskId.parse(task)]) == InputFacts((FAST,), {FAST: 4})
 
 
-def test_a_lag_that_grows_changes_nothing() -> None:
+def test_a_growing_lag_does_not_let_tasks_continue() -> None:
     before = RemainingInputs({SLOW: 3})
     assert not lets_tasks_continue(before, RemainingInputs({SLOW: 4}))
     assert lets_tasks_continue(before, NOTHING_LEFT)

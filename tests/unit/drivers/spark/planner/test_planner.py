@@ -1,4 +1,4 @@
-"""Planning under orders: paused topics are not read, and a run to the end waits for them and reports that once."""
+"""The planner: which records a micro-batch reads, under the orders of the application and with changing topics and brokers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Broker:
 
 
 class Application:
-    """Answers of the application: each planning receives the next one, and the last one repeatedly."""
+    """An application with prepared answers: each request receives the next one, and the last one is repeated."""
 
     def __init__(self) -> None:
         self.answers: list[PlanningOrders] = [PlanningOrders()]
@@ -68,7 +68,7 @@ def orders() -> Application:
 
 
 class Clock:
-    """A clock that stands where it was put."""
+    """A clock that the test sets."""
 
     now_ms = 5
 
@@ -110,7 +110,7 @@ def begun(planner: Planner) -> dict[str, Any]:
     return planner.next(planner.first())
 
 
-def test_what_is_tapped_is_part_of_the_plan(planner: Planner, orders: Application) -> None:
+def test_the_plan_contains_the_tapped_nodes(planner: Planner, orders: Application) -> None:
     start = begun(planner)
     orders.answers = [PlanningOrders(taps=("in",))]
     planned = planner.next(start)
@@ -135,7 +135,7 @@ def test_tasks_that_must_correct_their_changelogs_are_started_again_and_read_not
     assert planner.next(planned.to_json())["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
 
 
-def test_what_is_paused_is_left_where_it_is(planner: Planner, orders: Application) -> None:
+def test_paused_topics_keep_their_positions(planner: Planner, orders: Application) -> None:
     start = begun(planner)
     orders.answers = [PlanningOrders(paused=frozenset(["in"]))]
     planned = planner.next(start)
@@ -151,7 +151,7 @@ def test_a_throttled_topic_does_not_hold_up_others(planner: Planner, orders: App
     assert planner.next(start)["topics"] == {"in": {"0": 3}, "other": {"0": 10}}
 
 
-def test_a_run_to_the_end_waits_for_what_is_paused_and_says_so_once(
+def test_a_run_to_the_end_waits_for_paused_topics_and_logs_that_once(
     planner: Planner, orders: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     planner.fix_end()
@@ -179,7 +179,7 @@ def test_a_run_to_the_end_can_be_stopped_while_it_waits(planner: Planner, orders
     assert planner.next(start) is start
 
 
-def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders: Application) -> None:
+def test_intake_is_limited_by_the_room_for_calls_behind_the_shuffle(orders: Application) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").repartition(name="again", partitions=1).map_values_async(str.upper).to("out")
     builder.stream("other").to("out")
@@ -194,13 +194,13 @@ def test_a_topic_is_read_as_far_as_the_calls_behind_the_shuffle_have_room(orders
 def re_keyed(orders: Application, limit: int) -> Planner:
     """Return a planner of a topology that re-keys behind a store and reads at most ``limit`` records per micro-batch."""
     builder = ms.StreamsBuilder()
-    builder.stream("in").process(Keeping).repartition(name="again", partitions=1).to("out")
+    builder.stream("in").process(ProcessorWithAStore).repartition(name="again", partitions=1).to("out")
     planner = planning(builder, orders, limit=limit)
     planner.fix_end()
     return planner
 
 
-class Keeping(ms.Processor[Any, Any, Any, Any]):
+class ProcessorWithAStore(ms.Processor[Any, Any, Any, Any]):
     stores = (ms.stores.key_value("kept", ms.serdes.string, ms.serdes.string),)
 
     def process(self, record: Any) -> None:
@@ -210,21 +210,21 @@ class Keeping(ms.Processor[Any, Any, Any, Any]):
 AGAIN = "app-again-repartition"
 
 
-def test_a_repartition_topic_is_read_whole_and_before_the_others(orders: Application) -> None:
+def test_a_repartition_topic_is_read_completely_and_before_other_topics(orders: Application) -> None:
     planner = re_keyed(orders, 12)
     assert planner.next(begun(planner))["topics"] == {AGAIN: {"0": 10}, "in": {"0": 2}}
     planner = re_keyed(orders, 4)
     assert planner.next(begun(planner))["topics"] == {AGAIN: {"0": 10}, "in": {"0": 0}}
 
 
-def test_a_repartition_topic_is_not_read_while_its_task_holds_all_it_may(orders: Application) -> None:
+def test_a_repartition_topic_is_not_read_while_the_buffer_of_its_task_is_full(orders: Application) -> None:
     planner = re_keyed(orders, 1_000)
     start = begun(planner)
     orders.answers = [PlanningOrders(records=BufferedRecords({TopicPartition(AGAIN, 0): (50_000, 1, 1)}))]
     assert planner.next(start)["topics"] == {AGAIN: {"0": 0}, "in": {"0": 10}}
 
 
-def test_a_micro_batch_begins_when_the_last_ones_transactions_are_complete(orders: Application) -> None:
+def test_a_micro_batch_waits_for_the_transactions_of_the_previous_one(orders: Application) -> None:
     planner = re_keyed(orders, 1_000)
     start = begun(planner)
     broker: Any = planner._spec.broker
@@ -239,9 +239,7 @@ def test_a_micro_batch_begins_when_the_last_ones_transactions_are_complete(order
     assert asked == [{AGAIN: 1}] * 3
 
 
-def test_while_the_application_drains_nothing_is_read_from_outside(
-    planner: Planner, orders: Application
-) -> None:
+def test_no_input_topic_is_read_while_the_application_drains(planner: Planner, orders: Application) -> None:
     start = begun(planner)
     orders.answers = [PlanningOrders(intake=False)]
     assert planner.next(start) is start
@@ -270,14 +268,14 @@ class TestTheTriggerInterval:
         orders.answers = [self.SOME]
         return planning(builder, orders, trigger_interval_ms=trigger_interval_ms)
 
-    def test_lies_between_the_beginnings_of_micro_batches(self, orders: Application) -> None:
+    def test_separates_the_starts_of_micro_batches(self, orders: Application) -> None:
         planner = self.planner(orders, 3_600_000)
         first = planner.next(begun(planner))
         assert first["topics"]["in"] == {"0": 3}  # the initialisation of tasks is not awaited
         orders.answers = [PlanningOrders()]
         assert planner.next(first) is first
 
-    def test_ends(self, orders: Application) -> None:
+    def test_lets_the_next_micro_batch_start_when_it_is_over(self, orders: Application) -> None:
         planner = self.planner(orders, 100)
         first = planner.next(begun(planner))
         orders.answers, orders.asked = [PlanningOrders()], 0
@@ -286,7 +284,7 @@ class TestTheTriggerInterval:
         assert orders.asked > 1
         assert second["topics"] == {"in": {"0": 10}, "other": {"0": 10}}
 
-    def test_is_not_waited_for_when_a_processor_asked_for_a_commit(self, orders: Application) -> None:
+    def test_does_not_delay_a_requested_commit(self, orders: Application) -> None:
         planner = self.planner(orders, 3_600_000)
         first = planner.next(begun(planner))
         orders.answers = [PlanningOrders(commit=True)]
@@ -295,7 +293,7 @@ class TestTheTriggerInterval:
         orders.answers = [PlanningOrders(due=("0_0",))]
         assert planner.next(second) is second
 
-    def test_is_not_waited_for_in_a_run_to_the_end(self, orders: Application) -> None:
+    def test_does_not_delay_a_run_to_the_end(self, orders: Application) -> None:
         planner = self.planner(orders, 3_600_000)
         planner.fix_end()
         first = planner.next(begun(planner))
@@ -313,7 +311,7 @@ class Recent(Broker):
         return {topic: {0: 7} for topic in counts if topic == "in"}
 
 
-def test_a_source_may_begin_some_time_ago(orders: Application) -> None:
+def test_an_offset_reset_to_a_duration_starts_at_records_of_that_age(orders: Application) -> None:
     builder = ms.StreamsBuilder()
     builder.stream(list(TOPICS), offset_reset=timedelta(hours=1)).to("out")
     plan = builder.build().plan("app")
@@ -324,7 +322,7 @@ def test_a_source_may_begin_some_time_ago(orders: Application) -> None:
     assert all(0 <= first["now_ms"] - 3_600_000 - start_ms < 60_000 for start_ms in Recent.asked)
 
 
-class Committed(Broker):
+class BrokerWithCommittedOffsets(Broker):
     """Some partitions have a committed offset, optionally set by a reset."""
 
     def __init__(self, offsets: Any, *, by_reset: bool = False) -> None:
@@ -353,42 +351,45 @@ class TestNoOffsetReset:
         return Planner(made).first()["topics"]
 
     @pytest.mark.parametrize(("reset", "auto"), [("none", "earliest"), ("", "none")])
-    def test_names_topic_and_partition_that_have_no_committed_offset(self, reset: str, auto: str) -> None:
-        broker = Committed({"other": {0: 5}})
+    def test_names_the_topic_and_partition_without_a_committed_offset(self, reset: str, auto: str) -> None:
+        broker = BrokerWithCommittedOffsets({"other": {0: 5}})
         with pytest.raises(
             NoOffsetForPartitionError,
             match=r"topic 'in', partition 0: the group has no committed.*millstream reset app",
         ):
             self.first(broker, reset, auto)
 
-    def test_begins_at_committed_offsets(self) -> None:
-        assert self.first(Committed({"in": {0: 4}}), "none") == {"in": {"0": 4}, "other": {"0": 0}}
+    def test_starts_at_committed_offsets(self) -> None:
+        assert self.first(BrokerWithCommittedOffsets({"in": {0: 4}}), "none") == {
+            "in": {"0": 4},
+            "other": {"0": 0},
+        }
 
-    def test_committed_offsets_do_not_belong_to_empty_stores(self) -> None:
+    def test_refuses_committed_offsets_if_the_stores_are_empty(self) -> None:
         with pytest.raises(
             NoOffsetForPartitionError, match="topic 'in', partition 0: there is no checkpoint"
         ):
-            self.first(Committed({"in": {0: 4}, "other": {0: 1}}), "none", store="table")
+            self.first(BrokerWithCommittedOffsets({"in": {0: 4}, "other": {0: 1}}), "none", store="table")
 
-    def test_a_reset_has_said_where_to_begin(self) -> None:
+    def test_starts_at_the_offsets_that_a_reset_has_committed(self) -> None:
         internal = "app-behind-repartition"
-        broker = Committed({"in": {0: 4}, "other": {0: 1}, internal: {0: 0}}, by_reset=True)
+        broker = BrokerWithCommittedOffsets({"in": {0: 4}, "other": {0: 1}, internal: {0: 0}}, by_reset=True)
         first = self.first(broker, "none", store="table")
         assert first == {"in": {"0": 4}, "other": {"0": 1}, internal: {"0": 0}}
 
     @pytest.mark.parametrize("auto", ["latest", "none"])
     def test_internal_topics_are_read_from_their_beginning(self, auto: str) -> None:
-        broker = Committed({"in": {0: 4}, "other": {0: 1}}, by_reset=True)
+        broker = BrokerWithCommittedOffsets({"in": {0: 4}, "other": {0: 1}}, by_reset=True)
         assert self.first(broker, "", auto, store="table")["app-behind-repartition"] == {"0": 0}
 
 
-def test_the_first_micro_batch_of_a_rebuild_reads_nothing_when_it_is_run_again(orders: Application) -> None:
-    """Spark does not store where it begins. It asks the planner of the next start, which does not rebuild."""
+def test_the_first_micro_batch_of_a_rebuild_reads_nothing_when_it_is_repeated(orders: Application) -> None:
+    """Spark does not store the start of that micro-batch. It asks the planner of the next start, which does not rebuild."""
     builder = ms.StreamsBuilder()
     builder.table("in", store=ms.stores.options("rows", changelog="kafka")).to_stream().to("out")
     plan = builder.build().plan("app")
     spec = TopologySpec(plan, lay_out(plan, {"in": 1}, default_grouper), {}, ErrorPolicies(), {"out": 1})
-    broker = Committed({"in": {0: 7}})
+    broker = BrokerWithCommittedOffsets({"in": {0: 7}})
 
     def source(*, rebuild: bool) -> Any:
         known: Any = (spec, broker, None, orders, 1_000, 1 << 20, 1, "earliest", Initialization(rebuild))
@@ -403,7 +404,7 @@ def test_the_first_micro_batch_of_a_rebuild_reads_nothing_when_it_is_run_again(o
     assert (read.ranges, read.ticks, read.initialization) == ([], ["0_0"], Initialization(rebuild=True))
 
 
-class Leaving(Broker):
+class UnreliableBroker(Broker):
     """Returns the ends, and does not answer the next request once ``lost`` is set."""
 
     lost = False
@@ -424,10 +425,10 @@ class Leaving(Broker):
         return self._answer(super().begin_offsets(counts))
 
 
-def test_a_broker_that_is_lost_while_a_micro_batch_is_planned_is_waited_for(orders: Application) -> None:
+def test_the_planner_waits_for_a_broker_that_is_lost_during_planning(orders: Application) -> None:
     builder = ms.StreamsBuilder()
     builder.stream("in").join(builder.table("other", store="rows"), lambda left, right: left).to("out")
-    broker = Leaving()
+    broker = UnreliableBroker()
     planner = planning(builder, orders, limit=6, broker=broker)
     first = planner.first()
     broker.lost = True
@@ -462,7 +463,7 @@ class Cluster(Broker):
         return {topic: TopicFacts(self.ids[topic], 1) for topic in topics if topic in self.ids}
 
 
-class Vanishing(Cluster):
+class ClusterThatLosesATopic(Cluster):
     """One of its topics is deleted between two requests."""
 
     vanishing = ""
@@ -494,7 +495,7 @@ class TestTopicsOfAPattern:
         later = self.planner(Cluster(a="1", b="2"), orders, appeared=frozenset("b"))
         assert later.next(first)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}
 
-    def test_are_no_reason_to_fail_when_they_are_gone(self, orders: Application) -> None:
+    def test_do_not_stop_planning_when_they_are_deleted(self, orders: Application) -> None:
         cluster = Cluster(a="1", b="2")
         planner = self.planner(cluster, orders)
         start = begun(planner)
@@ -505,18 +506,18 @@ class TestTopicsOfAPattern:
 
     def test_may_be_deleted_while_a_micro_batch_is_planned(self, orders: Application) -> None:
         first = self.planner(Cluster(a="1"), orders).first()
-        cluster = Vanishing(a="1", b="2")
+        cluster = ClusterThatLosesATopic(a="1", b="2")
         planner = self.planner(cluster, orders, appeared=frozenset("b"))
         cluster.vanishing = "b"
         assert planner.next(first) is first
 
-    def test_are_new_topics_when_they_are_made_again(self, orders: Application) -> None:
+    def test_are_new_topics_when_they_are_recreated(self, orders: Application) -> None:
         start = begun(self.planner(Cluster(a="1", b="2"), orders))
         again = self.planner(Cluster(a="1", b="other"), orders)
         assert again.next(start)["topics"] == {"a": {"0": 10}, "b": {"0": 0}}
 
     @pytest.mark.parametrize("calls", [True, False])
-    def test_tasks_with_progress_learn_that_they_were_made_again(
+    def test_tasks_with_progress_learn_that_a_topic_was_recreated(
         self, orders: Application, *, calls: bool
     ) -> None:
         start = begun(self.planner(Cluster(a="1", b="2"), orders, calls=calls))
@@ -543,7 +544,7 @@ class TestAnInterruptedMicroBatch:
         cluster.end = 20
         return BatchPlan.from_json(start), BatchPlan.from_json(planner.next(start))
 
-    def test_reads_no_records_of_a_topic_that_was_made_again(
+    def test_reads_no_records_of_a_recreated_topic(
         self, orders: Application, interrupted: tuple[BatchPlan, BatchPlan]
     ) -> None:
         start, planned = interrupted
@@ -552,7 +553,7 @@ class TestAnInterruptedMicroBatch:
         assert read.ranges == [OffsetRange("a", 0, 10, 20)], "the offsets are those of the old topic"
         assert again.next(planned.to_json())["topics"] == {"a": {"0": 20}, "b": {"0": 0}}
 
-    def test_leaves_out_a_missing_topic_and_continues_there_when_it_is_back(
+    def test_skips_a_missing_topic_and_continues_it_when_it_is_back(
         self, orders: Application, interrupted: tuple[BatchPlan, BatchPlan]
     ) -> None:
         start, planned = interrupted
@@ -571,7 +572,7 @@ class TestAnInterruptedMicroBatch:
         back = self.pattern.planner(Cluster(a="1", b="2"), orders)
         assert back.next(following)["topics"] == {"a": {"0": 20}, "b": {"0": 10}}
 
-    def test_of_a_topic_that_is_there_leaves_nothing_out(
+    def test_skips_nothing_if_its_topics_have_not_changed(
         self, orders: Application, interrupted: tuple[BatchPlan, BatchPlan]
     ) -> None:
         again = self.pattern.planner(Cluster(a="1", b="2"), orders)
@@ -581,7 +582,7 @@ class TestAnInterruptedMicroBatch:
 
 
 class TestPartitionTimesOfReaders:
-    """They are in the offset of a micro-batch, so that one that is run again begins with the same."""
+    """They are in the offset of a micro-batch, so that a repeated micro-batch starts with the same times."""
 
     def planner(self, orders: Application, **source: Any) -> Planner:
         builder = ms.StreamsBuilder()
@@ -589,7 +590,7 @@ class TestPartitionTimesOfReaders:
         builder.stream("other").to("out")
         return planning(builder, orders)
 
-    def test_are_those_that_were_reported_and_never_go_back(self, orders: Application) -> None:
+    def test_are_the_reported_times_and_never_go_back(self, orders: Application) -> None:
         planner = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
         start = begun(planner)
         assert start["times"] == {}
@@ -608,14 +609,14 @@ class TestPartitionTimesOfReaders:
         again = self.planner(orders, timestamp=ms.timestamps.use_partition_time)
         assert again.next(planned)["times"] == {"in": {"0": 70}}
 
-    def test_are_not_written_where_no_reader_extracts_timestamps(self, orders: Application) -> None:
+    def test_are_not_written_if_no_reader_extracts_timestamps(self, orders: Application) -> None:
         planner = self.planner(orders)
         orders.answers = [PlanningOrders(times={"in": {0: 70}})]
         assert "times" not in begun(planner)
 
 
 class TestOrigins:
-    """Where micro-batches began is in the offset, as long as a record of them may be unfinished behind the shuffle."""
+    """An offset contains the starts of all micro-batches of which a record may be unfinished behind the shuffle."""
 
     def planner(self, orders: Application) -> Planner:
         builder = ms.StreamsBuilder()
@@ -623,7 +624,7 @@ class TestOrigins:
         builder.stream("other").to("out")
         return planning(builder, orders)
 
-    def test_are_told_to_the_application_once_all_tasks_have_reported(self, orders: Application) -> None:
+    def test_are_sent_to_the_application_once_all_tasks_have_reported(self, orders: Application) -> None:
         planner = self.planner(orders)
         start = begun(planner)
         assert (start["origins"], orders.last_data.origins) == ([], None)
@@ -633,7 +634,7 @@ class TestOrigins:
         planner.next(planned)
         assert begun_to_json(orders.last_data.origins) == planned["origins"]
 
-    def test_stay_over_a_restart_while_nobody_knows_what_is_unfinished(self, orders: Application) -> None:
+    def test_survive_a_restart_until_the_unfinished_records_are_known(self, orders: Application) -> None:
         before = self.planner(orders)
         orders.answers = [PlanningOrders(rates={"in": 3})]
         planned = before.next(begun(before))
@@ -645,5 +646,5 @@ class TestOrigins:
         last = after.next(again)
         assert last["origins"] == [*planned["origins"], [last["batch"], {"in": {"0": 3}}]]
 
-    def test_are_not_written_where_everything_is_finished_at_once(self, planner: Planner) -> None:
+    def test_are_not_written_if_no_record_can_stay_unfinished(self, planner: Planner) -> None:
         assert "origins" not in planner.next(begun(planner))

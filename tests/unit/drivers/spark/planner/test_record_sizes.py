@@ -1,4 +1,4 @@
-"""How large records are before a task has reported it."""
+"""The size of records that is assumed before a task has reported one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from millstream.drivers.spark.planner.repartitions import RECORDS_OF_UNKNOWN_SIZ
 MANY = RECORDS_OF_UNKNOWN_SIZE + 1
 
 
-class Samples:
+class FakeFetcher:
     """A fetcher that knows the size of each topic's records."""
 
     def __init__(self, sizes: dict[str, float | None]) -> None:
         self.sizes = sizes
-        self.asked: list[OffsetRange] = []
+        self.sampled: list[OffsetRange] = []
 
     def connect(self) -> None:
         raise AssertionError("nobody connects to sample")
@@ -31,32 +31,34 @@ class Samples:
             yield planned, self.fetch(planned)
 
     def sample_bytes(self, planned: OffsetRange) -> float | None:
-        self.asked.append(planned)
+        self.sampled.append(planned)
         return self.sizes[planned.topic]
 
 
-def test_what_tasks_have_reported_counts() -> None:
-    samples = Samples({})
+def test_the_size_that_tasks_have_reported_is_used() -> None:
+    samples = FakeFetcher({})
     assert RecordSizes(samples).per_record(12.5, {"t": {0: 0}}, {"t": {0: MANY}}) == 12.5
-    assert not samples.asked
+    assert not samples.sampled
 
 
 def test_a_few_waiting_records_are_not_sampled() -> None:
-    samples = Samples({"t": 10.0})
+    samples = FakeFetcher({"t": 10.0})
     assert RecordSizes(samples).per_record(None, {"t": {0: 0}}, {"t": {0: MANY - 1}}) is None
-    assert not samples.asked
+    assert not samples.sampled
 
 
 def test_the_largest_partition_of_each_topic_is_sampled_once_and_the_largest_records_count() -> None:
-    samples = Samples({"t": 10.0, "u": 30.0})
+    samples = FakeFetcher({"t": 10.0, "u": 30.0})
     sizes = RecordSizes(samples)
     start, end = {"t": {0: 0, 1: 5}, "u": {0: 0}}, {"t": {0: 10, 1: MANY}, "u": {0: 7}}
     assert sizes.per_record(None, start, end) == 30.0
     assert sizes.per_record(None, start, end) == 30.0
-    assert sorted(samples.asked) == [OffsetRange("t", 1, 5, MANY), OffsetRange("u", 0, 0, 7)]
+    assert sorted(samples.sampled) == [OffsetRange("t", 1, 5, MANY), OffsetRange("u", 0, 0, 7)]
 
 
 @pytest.mark.parametrize("unknown", [{"t": None}, {"t": 10.0, "u": None}])
 def test_a_topic_that_cannot_be_read_leaves_the_size_unknown(unknown: dict[str, float | None]) -> None:
     end = {topic: {0: MANY} for topic in unknown}
-    assert RecordSizes(Samples(unknown)).per_record(None, {topic: {0: 0} for topic in unknown}, end) is None
+    assert (
+        RecordSizes(FakeFetcher(unknown)).per_record(None, {topic: {0: 0} for topic in unknown}, end) is None
+    )
