@@ -19,12 +19,12 @@ import millstream as ms
 from integration.helpers import Apps, committed_records, eventually, written
 from millstream.testing.crash.broker_topics import commits_of
 
+from .acknowledging_processor import working
 from .checks import finish_times, too_early
 from .enrichment import Enrich, Keys, answer, chains, serial_run, spread_keys
 from .journal import Journal, Lines, read
 from .results import write_result
 from .sizes import sized
-from .working import working
 
 pytestmark = [
     pytest.mark.broker,

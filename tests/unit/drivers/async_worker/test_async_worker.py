@@ -23,7 +23,7 @@ from millstream.core.model.errors import AsyncWorkerError
 from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConnection
 from millstream.drivers.async_worker.runner import now_ms
 from millstream.drivers.private import process_directory
-from unit.drivers.async_worker.asking import Asker, added, answers, await_end, doubled, executor
+from unit.drivers.async_worker.worker_requests import Asker, added, answers, await_end, doubled, executor
 
 MANY = 2_000
 

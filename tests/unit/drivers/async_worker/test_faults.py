@@ -26,7 +26,7 @@ from millstream.drivers.async_worker import AsyncWorkerAddress, AsyncWorkerConne
 from millstream.drivers.async_worker.runner import now_ms
 from millstream.drivers.async_worker.worker_messages import WorkerAnswer, WorkerQuestion
 from millstream.drivers.private import process_directory
-from unit.drivers.async_worker.asking import Asker, added, await_end, doubled, executor
+from unit.drivers.async_worker.worker_requests import Asker, added, await_end, doubled, executor
 
 SOON_S = 8
 

@@ -24,7 +24,7 @@ from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.web import listeners
 from millstream.edge.web.listeners import Listeners
 from millstream.edge.web.page_address import address_of
-from unit.edge.metrics.looking import Looked
+from unit.edge.metrics.fake_application import FakeApplication
 
 _WAIT_S = 60
 
@@ -95,7 +95,7 @@ def taken_over(standby: Standby, home: Path, port: int = 0, page: int | None = N
     settings = settings_from(
         {"bootstrap_servers": "unused:1", "metrics_port": port, "page_port": page, "state_dir": str(home)}
     )
-    standby.listeners.open(Looked(), settings, lambda *arguments, **facts: None, no_plan)
+    standby.listeners.open(FakeApplication(), settings, lambda *arguments, **facts: None, no_plan)
     return standby.listeners.urls
 
 
@@ -233,7 +233,7 @@ def test_an_application_that_has_ended_opens_no_port(tmp_path: Path, monkeypatch
                 "state_dir": str(tmp_path),
             }
         )
-        made.open(Looked(), settings, lambda *arguments, **facts: None, no_plan)
+        made.open(FakeApplication(), settings, lambda *arguments, **facts: None, no_plan)
         made.close()
     while not set(threading.enumerate()) <= before:
         pass

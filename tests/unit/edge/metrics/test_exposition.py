@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from millstream.edge.metrics.application_metrics import EXPORTED, View
 from millstream.edge.metrics.exposition import exposition
 
-from .looking import Looked
+from .fake_application import FakeApplication
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 PROMTOOL = shutil.which("promtool")
 
 
-def scraped(application: Looked) -> dict[tuple[str, ...], float]:
+def scraped(application: FakeApplication) -> dict[tuple[str, ...], float]:
     """Return the values of all samples by name and label values."""
     text = exposition(View.of(application))[0].decode()
     return {
@@ -30,7 +30,7 @@ def scraped(application: Looked) -> dict[tuple[str, ...], float]:
 
 
 def test_metrics_have_their_labels() -> None:
-    found = scraped(Looked())
+    found = scraped(FakeApplication())
     app = "application=orders"
     assert found["millstream_topic_records_consumed_total", app, "task=0_0", "topic=in"] == 12
     assert found["millstream_store_bytes", app, "store=counts", "task=0_0"] == 7
@@ -49,19 +49,23 @@ def test_labels_may_contain_any_text() -> None:
         'reason=late "quoted"\n\\',
         "task=0_0",
     )
-    assert scraped(Looked())[key] == 2
+    assert scraped(FakeApplication())[key] == 2
 
 
 def test_only_the_current_state_has_the_value_1() -> None:
     states = {
-        key[2]: value for key, value in scraped(Looked("draining")).items() if key[0] == "millstream_state"
+        key[2]: value
+        for key, value in scraped(FakeApplication("draining")).items()
+        if key[0] == "millstream_state"
     }
     assert [state for state, value in states.items() if value] == ["state=draining"]
     assert len(states) == 8  # including the state of a standby
 
 
 def test_counters_of_a_task_are_exported_before_their_first_increment() -> None:
-    assert scraped(Looked())["millstream_task_punctuate_total", "application=orders", "task=0_0"] == 0
+    assert (
+        scraped(FakeApplication())["millstream_task_punctuate_total", "application=orders", "task=0_0"] == 0
+    )
 
 
 def test_each_metric_name_is_declared_once() -> None:
@@ -72,7 +76,7 @@ def test_each_metric_name_is_declared_once() -> None:
 @pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
 def test_promtool_accepts_the_metrics() -> None:
     assert PROMTOOL is not None
-    text = exposition(View.of(Looked()))[0]
+    text = exposition(View.of(FakeApplication()))[0]
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
 

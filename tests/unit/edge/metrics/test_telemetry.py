@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.web.listeners import Listeners
-from unit.edge.metrics.looking import Looked
+from unit.edge.metrics.fake_application import FakeApplication
 
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider([reader]))
@@ -27,7 +27,7 @@ def collected():
 settings = settings_from({"bootstrap_servers": "unused:1", "opentelemetry": True})
 for attempt in range(2):  # an application that is started again in the same program
     running = Listeners()
-    running.open(Looked(), settings, print, None)
+    running.open(FakeApplication(), settings, print, None)
     found = collected()
     (point,) = found["millstream_store_bytes"].data_points
     print(point.value, dict(point.attributes))
@@ -67,9 +67,9 @@ def test_an_application_runs_without_an_opentelemetry_sdk() -> None:
 def test_opentelemetry_is_not_imported_without_its_setting(setting: str) -> None:
     program = (
         "import sys\nfrom millstream.edge.settings.settings_loading import settings_from\nfrom millstream.edge.web.listeners import Listeners\n"
-        "from unit.edge.metrics.looking import Looked\n"
+        "from unit.edge.metrics.fake_application import FakeApplication\n"
         f"settings = settings_from({{'bootstrap_servers': 'unused:1', {setting}}})\n"
-        "running = Listeners(); running.open(Looked(), settings, lambda *told, **facts: None, None)\n"
+        "running = Listeners(); running.open(FakeApplication(), settings, lambda *told, **facts: None, None)\n"
         "print([m for m in ('opentelemetry', 'prometheus_client', 'http.server') if m in sys.modules]); running.close()"
     )
     assert printed(program) == (["[]"] if not setting else ["['prometheus_client', 'http.server']"])

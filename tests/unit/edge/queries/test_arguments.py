@@ -23,7 +23,7 @@ from millstream.edge.queries.store_reader import StoreReader
 from millstream.edge.web.listener import Listener
 from millstream.edge.web.page import Shown, query_routes
 
-from .answering import NOW, answers_of
+from .local_answers import NOW, answers_of
 
 HUGE = 10**30
 ORDER = UUID(int=7)

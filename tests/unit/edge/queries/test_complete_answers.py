@@ -26,7 +26,7 @@ from millstream.edge.queries.store_hosts import StoreHosts
 from millstream.edge.queries.task_copies import Copies, TaskCopy
 from millstream.edge.status.task_reports import TaskReports
 
-from .answering import NoHosts, answers_of, write_copy
+from .local_answers import NoHosts, answers_of, write_copy
 
 ALL = Question("counts", "all")
 FIRST_MANIFEST = advanced(Manifest(), "first")

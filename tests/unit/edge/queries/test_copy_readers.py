@@ -12,7 +12,7 @@ import pytest
 from millstream.core.state.segments.log import Manifest, advanced
 from millstream.edge.queries import copy_readers
 
-from .answering import write_copy
+from .local_answers import write_copy
 
 TASKS = 20
 

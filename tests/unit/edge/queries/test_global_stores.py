@@ -19,7 +19,7 @@ from millstream.edge.queries.global_answers import Furthest, GlobalAnswers
 from millstream.edge.queries.task_copies import TaskCopy
 from unit.helpers import Quiet
 
-from .answering import answers_of
+from .local_answers import answers_of
 
 
 def test_a_global_store_of_a_topology_without_state_cannot_be_queried(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from millstream.core.runtime.task_report import StateReport, TaskReport
 from millstream.edge.queries.copy_readers import open_reader
 from millstream.edge.queries.store_answers import Answers
 
-from .answering import answers_of
+from .local_answers import answers_of
 
 GET = Question("counts", "get", ("tea",))
 

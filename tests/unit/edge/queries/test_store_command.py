@@ -14,7 +14,7 @@ from millstream.edge.cli.commands import app
 from millstream.edge.queries.remote_application import RemoteApplication
 from millstream.edge.queries.store_answers import Answers
 
-from .answering import NOW, answers_of
+from .local_answers import NOW, answers_of
 
 POSITION = "micro-batch 7, offsets numbers/0: 3, lag 0\n"
 

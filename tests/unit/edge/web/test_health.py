@@ -17,7 +17,7 @@ from millstream.core.topology.plan import Plan
 from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.web import listener
 from millstream.edge.web.listeners import Listeners
-from unit.edge.metrics.looking import Looked
+from unit.edge.metrics.fake_application import FakeApplication
 
 HttpAnswer = tuple[int, str, dict[str, str]]
 
@@ -27,8 +27,8 @@ def no_plan() -> Plan:
 
 
 @pytest.fixture
-def looked() -> Looked:
-    return Looked()
+def looked() -> FakeApplication:
+    return FakeApplication()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def listeners(looked: Looked, said: list[str]) -> Iterator[Listeners]:
+def listeners(looked: FakeApplication, said: list[str]) -> Iterator[Listeners]:
     new_listeners = Listeners()
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0})
     new_listeners.open(looked, settings, lambda event, text, **facts: said.append(text), no_plan)
@@ -81,7 +81,7 @@ def test_openmetrics_is_returned_if_it_is_requested(listeners: Listeners) -> Non
     ],
 )
 def test_health_follows_the_state(
-    listeners: Listeners, looked: Looked, state: str, lives: int, ready: int
+    listeners: Listeners, looked: FakeApplication, state: str, lives: int, ready: int
 ) -> None:
     looked.state = state
     assert ask(listeners, "/healthz")[:2] == (lives, f"{state}\n")
@@ -153,7 +153,7 @@ def test_nothing_listens_after_the_listeners_are_closed(listeners: Listeners) ->
         ask(listeners, "/metrics")
 
 
-def test_a_port_that_is_in_use_is_reported(listeners: Listeners, looked: Looked) -> None:
+def test_a_port_that_is_in_use_is_reported(listeners: Listeners, looked: FakeApplication) -> None:
     taken = urlsplit(listeners.urls["metrics"]).port
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": taken})
     with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{taken} .*choose another port"):
@@ -162,7 +162,7 @@ def test_a_port_that_is_in_use_is_reported(listeners: Listeners, looked: Looked)
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
 @pytest.mark.parametrize("host", ["::1", "::"])
-def test_listeners_can_use_an_ipv6_address(looked: Looked, host: str) -> None:
+def test_listeners_can_use_an_ipv6_address(looked: FakeApplication, host: str) -> None:
     listeners = Listeners()
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": host})
     listeners.open(looked, settings, lambda *arguments, **facts: None, no_plan)
@@ -173,7 +173,7 @@ def test_listeners_can_use_an_ipv6_address(looked: Looked, host: str) -> None:
         listeners.close()
 
 
-def test_an_address_of_another_host_is_reported_as_an_error_of_http_host(looked: Looked) -> None:
+def test_an_address_of_another_host_is_reported_as_an_error_of_http_host(looked: FakeApplication) -> None:
     settings = settings_from({"bootstrap_servers": "unused:1", "metrics_port": 0, "http_host": "192.0.2.1"})
     with pytest.raises(SettingsError, match=r"cannot listen on 192\.0\.2\.1:0 .*set http_host to an address"):
         Listeners().open(looked, settings, lambda *arguments, **facts: None, no_plan)

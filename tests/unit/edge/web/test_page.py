@@ -27,8 +27,8 @@ from millstream.edge.settings.settings_loading import settings_from
 from millstream.edge.status.application_status import RangeStatus, SplitStatus, Status
 from millstream.edge.web.listeners import Listeners
 from millstream.edge.web.page_address import address_of, announce
-from unit.edge.metrics.looking import Looked
-from unit.edge.queries.answering import NOW, answers_of
+from unit.edge.metrics.fake_application import FakeApplication
+from unit.edge.queries.local_answers import NOW, answers_of
 
 from .chromium import BROWSER, Chromium
 
@@ -58,7 +58,7 @@ def fill_windows(minutes: Any) -> None:
     minutes.put("tea", ms.ValueAndTimestamp(3, NOW), MINUTE)
 
 
-class ControlledApplication(Looked):
+class ControlledApplication(FakeApplication):
     """A fake application with stores, which keeps the limits that it receives."""
 
     def __init__(self, copies: Path) -> None:

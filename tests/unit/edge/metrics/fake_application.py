@@ -21,7 +21,7 @@ NUMBERS: list[Number] = [
 ]
 
 
-class Looked:
+class FakeApplication:
     """Has one task, which lags behind, waits for calls, and restores a store."""
 
     def __init__(self, state: str = "running") -> None:
