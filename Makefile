@@ -118,7 +118,7 @@ dist: setup ## Build the wheel as a release does, the same bytes each time; writ
 
 soak: $(SOAK) ## The longest tests and KILLS (200) kills; in hours, less with --jobs=2; writes into build/
 	$(SOAK_TEST) -m alone tests/golden tests/integration tests/cli
-	$(SOAK_TEST) tests/proofs
+	$(SOAK_TEST) --numprocesses=2 tests/proofs
 
 soak-kills: setup ## Of soak: kills of the test applications, compared with an oracle, and of a million calls
 	$(SOAK_KILLS) --app word-count,windowed,replay,two-stores,ranges,calls,fan-out --kills $$(($(KILLS) * 7 / 10)) --results build/soak.json
