@@ -210,7 +210,7 @@ def test_the_permissions_that_the_plan_prints_are_sufficient(
         ),
     ],
 )
-def test_the_error_names_a_missing_permission(
+def test_a_missing_permission_is_named_in_the_error(
     secured: Secured, make: Callable[[str, str], ms.Topology], guarantee: str, missing: str, message: str
 ) -> None:
     source, sink = secured.topics()

@@ -113,7 +113,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
                 self.run_batch(host, max(len(self.batches) - back, 0))
 
         @rule(host=HOSTS, writes=st.integers(0, 2))
-        def interrupt_a_restore(self, host: str, writes: int) -> None:
+        def break_off_a_restore(self, host: str, writes: int) -> None:
             self.batches.append(self.topic.ends)
             try:
                 self.seen(MortalCopy(self.copy(host), writes), self.batches[-1])
@@ -128,7 +128,7 @@ def machine(engine: Engine, visits: Visits) -> type[RuleBasedStateMachine]:
             visits["lost"] += self.reached.pop(host, None) is not None
 
         @rule()
-        def recreate_the_topic(self) -> None:
+        def make_a_new_topic(self) -> None:
             self.topic.entries = [[], [], []]
             self.topic.id += "+"
             self.batches.clear()

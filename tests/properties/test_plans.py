@@ -63,7 +63,7 @@ def test_every_plan_is_consistent() -> None:
 
     @settings(max_examples=300)
     @given(topologies(), st.lists(st.integers(1, 4), min_size=3, max_size=3))
-    def is_consistent(topology: ms.Topology, counts: list[int]) -> None:
+    def is_consistent_plan(topology: ms.Topology, counts: list[int]) -> None:
         plan = topology.plan("app")
         check_parts(topology, plan)
         for topic in plan.internal_topics.values():
@@ -74,7 +74,7 @@ def test_every_plan_is_consistent() -> None:
         check_layout(plan, {f"topic-{n}": count for n, count in enumerate(counts)}, visits)
         assert topology.describe().count("Sub-topology: ") == len(plan.subtopologies)
 
-    is_consistent()
+    is_consistent_plan()
     visits.demand(
         **{"own repartition": 3, "shuffle": 20, "topic": 20, "laid out": 50, "not co-partitioned": 3}
     )
