@@ -85,6 +85,7 @@ class Prefix:
         def create() -> ms.Processor:
             processor = supplier()
             init = processor.init
+            # The processor is the user's, so its method is replaced on the object.
             processor.init = lambda context: init(UnprefixedContext(context, self))  # type: ignore[method-assign]
             return processor
 

@@ -14,6 +14,20 @@ from millstream.core.state.opening import open_store
 
 from .engines import Engine
 
+KEYS_WITH_COMMON_PREFIXES = [
+    b"",
+    b"\x00",
+    b"\x00\x00",
+    b"\x00\xff",
+    b"a",
+    b"a\x00",
+    b"a\x00\x00",
+    b"a\x00\xff",
+    b"aa",
+    b"a\xff",
+    b"\xff",
+]
+
 
 class StoreTask:
     """A fake task for a store, with a stream time that tests set and counts of dropped records."""

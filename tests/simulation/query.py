@@ -193,5 +193,6 @@ def _application(world: World) -> RunningApplication:
         transactional=world.scene.exactly_once,
     )
     application = RunningApplication(world.plan.application_id, resources)
+    # Of what a checkpoint continues, the simulation uses only the plan.
     application._run.continues = SimpleNamespace(plan=world.plan), {}  # type: ignore[assignment]
     return application

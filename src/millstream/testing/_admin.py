@@ -80,12 +80,13 @@ class BrokerAdmin:
     def readable_ends(self, topic: str, isolation: Isolation) -> dict[int, int]:
         """Return the end offsets. With ``read_committed``, wait for open transactions in front of them, but not for long."""
         ends = self.end_offsets(topic)
-        deadline = time.monotonic() + (_ENDED_WITHIN_S if isolation == "read_committed" else 0)
-        while time.monotonic() < deadline:
+
+        def are_stable() -> bool:
             stable = self.end_offsets(topic, isolation)
-            if all(stable[partition] >= end for partition, end in ends.items()):
-                break
-            time.sleep(_PAUSE_S)
+            return all(stable[partition] >= end for partition, end in ends.items())
+
+        if isolation == "read_committed":
+            _holds_within(_ENDED_WITHIN_S, are_stable)
         return ends
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
@@ -150,11 +151,18 @@ class BrokerAdmin:
         return sorted(answer.partitions) if answer else []
 
     def _await(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
-        while not holds():
-            if time.monotonic() > deadline:
-                raise EmbeddedKafkaError(f"waited {_REQUEST_TIMEOUT_S:.0f} s for {what} on {self._servers}")
-            time.sleep(_PAUSE_S)
+        if not _holds_within(_REQUEST_TIMEOUT_S, holds):
+            raise EmbeddedKafkaError(f"waited {_REQUEST_TIMEOUT_S:.0f} s for {what} on {self._servers}")
+
+
+def _holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Return whether a condition of a broker holds within a time. Brokers do not announce changes, so it is polled."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
 
 
 class HangingTransaction(NamedTuple):

@@ -400,6 +400,7 @@ class TestMicroBatches:
         created: list[str] = []
 
         def supplier(name: str, base: Any) -> Any:
+            # A base class that is an argument has no static type.
             class Recording(base):  # type: ignore[misc]
                 def init(self, context: Any) -> None:
                     super().init(context)

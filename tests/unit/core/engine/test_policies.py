@@ -324,6 +324,7 @@ class TestErrorsInUserFunctions:
     def test_topic_functions_and_partitioners_skip_a_failing_record(self) -> None:
         for sink_options in ({"topic": self.boom}, {"topic": "out", "partitioner": self.boom}):
             builder = ms.StreamsBuilder()
+            # A type checker cannot assign the mixed values of a dict to parameters.
             builder.stream("in").to(**sink_options, name="mine")  # type: ignore[arg-type]
             host = Host(builder.build(), policies=policies("produce", "skip"))
             outcome = host.run("in", ("k", "v", 0))

@@ -18,7 +18,7 @@ from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
 from millstream.core.topology import stores
 from properties.engines import ENGINES, Engine
-from properties.store_harness import StoreHarness
+from properties.store_harness import KEYS_WITH_COMMON_PREFIXES, StoreHarness
 
 TEXT, INT, JSON, BLOB = ms.serdes.string, ms.serdes.int64, ms.serdes.json, ms.serdes.bytes
 TIME_MS = 100_000
@@ -207,21 +207,6 @@ def test_a_store_may_be_changed_while_it_is_iterated(kind: Kind, harness: StoreH
     assert walked(kind, harness) == [("aa", 2), ("bb", 2)]
 
 
-KEYS_WITH_COMMON_PREFIXES = [
-    b"",
-    b"\x00",
-    b"\x00\x00",
-    b"\x00\xff",
-    b"a",
-    b"a\x00",
-    b"a\x00\x00",
-    b"a\x00\xff",
-    b"aa",
-    b"a\xff",
-    b"\xff",
-]
-
-
 def test_keys_that_begin_with_each_other_are_kept_apart(
     kind: Kind, open_harness: Callable[..., StoreHarness]
 ) -> None:
@@ -326,6 +311,7 @@ def serialize_unless_negative(number: int) -> bytes | None:
 
 
 def nullable_serde(**options: Any) -> ms.Serde[Any]:
+    # The public type does not permit None, which a serde of a user may return anyway.
     return ms.serdes.of(serialize_unless_negative, ms.serdes.int64.deserialize, name="some", **options)  # type: ignore[arg-type]
 
 

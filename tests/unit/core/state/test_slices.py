@@ -13,22 +13,10 @@ from millstream.core.ports import ByteReader
 from millstream.core.state.keys import entries_end, entry_prefix, pack_time, split
 from millstream.core.state.memory import MemoryStores
 from millstream.core.state.opening import open_store
-from properties.store_harness import StoreTask
+from properties.store_harness import KEYS_WITH_COMMON_PREFIXES, StoreTask
 
 TEXT, INT = ms.serdes.string, ms.serdes.int64
 MINUTE = 60_000
-KEYS_WITH_COMMON_PREFIXES = [
-    b"",
-    b"\x00",
-    b"\x00\x00",
-    b"\x00\xff",
-    b"a",
-    b"a\x00",
-    b"a\x00\x00",
-    b"a\xff",
-    b"aa",
-    b"\xff",
-]
 
 
 class StoreReopener:

@@ -271,7 +271,7 @@ def test_a_start_is_repeated_while_another_process_still_holds_the_lock(
 
 def hangs_on_a_thread(directory: Path, value: int) -> None:
     (directory / str(value)).write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(60)  # longer than the test: the thread must not delay the end of the async worker
 
 
 async def hangs_in_spite_of_cancellation(directory: Path, value: int) -> None:

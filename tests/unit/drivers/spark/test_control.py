@@ -67,6 +67,7 @@ def test_an_answer_may_take_longer_than_the_authentication_timeout(monkeypatch: 
         return os.read(release_pipe[0], 1)
 
     server = ControlServer(slow, b"key", process_directory())
+    # The answer comes after the timeout set above.
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"])
     try:
         waiter = Thread(target=lambda: (sleeper.wait(), os.write(release_pipe[1], b"x")))

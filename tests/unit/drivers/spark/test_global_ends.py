@@ -249,6 +249,7 @@ class TestThePlanner:
 
     @pytest.fixture
     def planner(self, brokers: Brokers, topic: FakeTopic) -> Planner:
+        # The fakes have only the methods that the planner uses.
         return Planner(replace(spec(topic), broker=brokers, control=SilentApplication()))  # type: ignore[arg-type]
 
     def test_plans_the_current_ends_of_the_table_with_each_micro_batch(

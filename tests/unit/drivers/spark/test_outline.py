@@ -110,6 +110,7 @@ def test_the_driver_can_import_the_modules_of_the_program(
 
 def test_a_source_spec_is_planned_with_its_outline(spec: TopologySpec) -> None:
     unused: object = None
+    # The outline leaves these parts out.
     source = SourceSpec(spec, unused, unused, unused, 1, 1, 3, "earliest", Initialization())  # type: ignore[arg-type]
     option = source.to_option()
     assert SourceSpec.planning(option).readers == 3

@@ -43,6 +43,7 @@ class FakeRunningApplication:
         state = ApplicationState()
         state.on(Event.FIRST_BATCH_COMMITTED)
         self.query = ReplaceableQuery(state, lambda error: error, print)  # type: ignore[arg-type, return-value]
+        # The fakes have only what a change uses.
         self.query.current, self.query.launch = FakeQuery(), self._launch  # type: ignore[assignment]
         self.launched: list[list[str]] = []
         self._run: Any = SimpleNamespace(
