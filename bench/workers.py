@@ -26,10 +26,10 @@ from bench.ours import await_processed, running, wait_until
 from bench.sampling import sampling
 from bench.stage import Stage, full_speed_stage
 
-_JOBS: Final = {"at_least_once": "count", "exactly_once": "exactly-once-count"}
+JOBS: Final = {"at_least_once": "count", "exactly_once": "exactly-once-count"}
 _CHANGES: Final[tuple[int, ...]] = (4, 16, 3, 1)
 _UPDATES: Final = 600_000
-_BATCH: Final = 100_000
+BATCH: Final = 100_000
 _POLL_S: Final = 0.005
 
 
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.workers")
     parser.add_argument("--keys", type=int, nargs="*", default=[1_000, 5_000_000])
-    parser.add_argument("--guarantees", choices=_JOBS, nargs="*", default=list(_JOBS))
+    parser.add_argument("--guarantees", choices=JOBS, nargs="*", default=list(JOBS))
     parser.add_argument("--out", type=Path, default=Path("build/workers.json"))
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {}
@@ -51,19 +51,24 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def produce_keys(servers: str, topic: str, keys: int) -> None:
+    """Send one record for each key."""
+    numbers = range(0, keys, BATCH)
+    produce(
+        servers,
+        topic,
+        ([(key_bytes(key), b"v") for key in range(n, min(n + BATCH, keys))] for n in numbers),
+    )
+
+
 def _changed(stage: Stage, guarantee: str, keys: int) -> list[dict[str, Any]]:
     """Return the figures of each change."""
     servers = stage.kafka.bootstrap_servers
     source, sink = stage.topic("input", 1), stage.topic("output")
-    numbers = range(0, keys, _BATCH)
-    produce(
-        servers,
-        source,
-        ([(key_bytes(key), b"v") for key in range(n, min(n + _BATCH, keys))] for n in numbers),
-    )
+    produce_keys(servers, source, keys)
     counts, processed, found = Counter(map(key_bytes, range(keys))), keys, []
-    settings = {"processing_guarantee": guarantee, "max_batch_records": _BATCH}
-    with running(_JOBS[guarantee], servers, source, sink, **settings) as app:
+    settings = {"processing_guarantee": guarantee, "max_batch_records": BATCH}
+    with running(JOBS[guarantee], servers, source, sink, **settings) as app:
         await_processed(app, processed)
         for seed, workers in enumerate(_CHANGES):
             workload = Workload(_UPDATES, keys, seed=seed)
@@ -71,7 +76,7 @@ def _changed(stage: Stage, guarantee: str, keys: int) -> list[dict[str, Any]]:
             app.pause()
             produce(servers, source, workload.blocks())
             app.resume()
-            await_processed(app, processed + _BATCH)
+            await_processed(app, processed + BATCH)
             found.append(_change(app, workers))
             processed += _UPDATES
             await_processed(app, processed)

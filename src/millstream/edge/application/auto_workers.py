@@ -1,8 +1,8 @@
 """Automatic workers: measures the load of a running application and adjusts the number of workers to it.
 
-``millstream.core.runtime.auto_parallelism`` decides. A measurement of load ends when the planner asks for the next micro-batch: no
-micro-batch runs then, and the reports of the last one and the end offsets of the topics are known. Without micro-batches, a measurement
-ends every second.
+``millstream.core.runtime.auto_parallelism`` decides. A measurement of load takes at least a second, with the pauses between micro-batches,
+and ends when the planner asks for the next micro-batch: no micro-batch runs then, and the reports of the last one and the end offsets of
+the topics are known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from millstream.drivers.spark.executor import measures
 from millstream.edge.application.periodic_task import PeriodicTask
 from millstream.edge.planning.worker_counts import busiest
 
-_IDLE_LOAD_S: Final = 1.0
+_LOAD_S: Final = 1.0
+"""Minimum duration of a measurement: alone, even a short micro-batch keeps its workers busy."""
 
 
 class AutoWorkers:
@@ -56,10 +57,9 @@ class AutoWorkers:
         self._lock = threading.Lock()
         self._began = clock()
         self._seconds: dict[str, float] = defaultdict(float)
-        self._processed = False
         self._change: WorkersChange | None = None
         self._changing_since: float | None = None
-        self._changes = PeriodicTask(self._apply_decided_change, _IDLE_LOAD_S)
+        self._changes = PeriodicTask(self._apply_decided_change, _LOAD_S)
 
     def close(self) -> None:
         self._changes.close()
@@ -72,7 +72,6 @@ class AutoWorkers:
                 self._state = with_cost(self._state, now - self._changing_since)
                 self._changing_since, self._began = None, now
                 return
-            self._processed = True
             for report in reports:
                 self._seconds[report.task] += total_of(report.measured, measures.SECONDS)
 
@@ -81,11 +80,11 @@ class AutoWorkers:
         now = self._clock()
         with self._lock:
             seconds = now - self._began
-            if self._changing_since is not None or not (self._processed or seconds >= _IDLE_LOAD_S):
+            if self._changing_since is not None or seconds < _LOAD_S:
                 return False
             numbers = {*allowed_worker_counts(self._most), self._state.workers}
             load = Load(seconds, busiest(self._seconds, numbers), waiting)
-            self._began, self._processed = now, False
+            self._began = now
             self._seconds.clear()
             self._state, self._change = decided(self._state, load, self._most)
             if self._change is None:

@@ -69,3 +69,12 @@ def test_time_without_micro_batches_is_counted_in_seconds(running: FakeApplicati
     assert not any(running.idle(0.25) for _ in range(59))
     assert running.idle(0.25)
     assert running.changes.get(timeout=30).workers == 1
+
+
+def test_short_micro_batches_between_pauses_are_a_low_load(running: FakeApplication) -> None:
+    while not running.batch(4, waiting=10):
+        pass
+    running.changes.get(timeout=30)
+    running.batch(0, waiting=0)
+    assert any(running.idle(0.5) or running.idle(0.5) or running.batch(0.1, waiting=0) for _ in range(30))
+    assert running.changes.get(timeout=30).workers == 1
