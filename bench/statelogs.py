@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
 
 from bench.sampling import sampling
 from millstream.core.model.ids import TaskId
@@ -169,7 +170,7 @@ def big_state(records: int, engine: str, memory_bytes: int, updates: int, rounds
         with _peak() as updating:
             seconds = [worker.batch(_changes(rng.integers(0, records, updates), rng)) for _ in range(rounds)]
         with _peak() as reading:
-            read_s = _read(worker, rng.integers(0, records, updates * rounds))
+            read_s = _read(worker, (rng.integers(0, records, updates // 10) for _ in range(10 * rounds)))
         return {
             "engine": engine, "records": records, "bound_bytes": memory_bytes, "before_bytes": before,
             "load_records_per_s": records / load_s,
@@ -210,12 +211,13 @@ def _loaded(home: Path, engine: str, memory_bytes: int, records: int) -> tuple[M
     return worker.manifest, worker.state, seconds
 
 
-def _read(worker: Worker, numbers: Any) -> float:
+def _read(worker: Worker, parts: Iterable[Any]) -> float:
     copy = worker.copy()
     reader = copy.open_view().open(STORE)
     began = time.monotonic()
-    for number in numbers.tolist():
-        assert reader.get(b"key-%08d" % number) is not None
+    for numbers in parts:
+        for number in numbers.tolist():
+            assert reader.get(b"key-%08d" % number) is not None
     seconds = time.monotonic() - began
     copy.close_view()
     return seconds
@@ -262,6 +264,7 @@ def _rss() -> int:
 
 def _settle() -> None:
     """Return freed memory to the system, so that one part of a measurement does not count for the next."""
+    pa.default_memory_pool().release_unused()
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).malloc_trim(0)
 

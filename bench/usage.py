@@ -19,12 +19,14 @@ class Usage:
         idle: Share of the machine's core-seconds that no process used.
         others: Share that was taken by neither the side, nor the broker, nor the benchmark. Above 0.05 the run was disturbed.
         gc_s: How long its JVM collected garbage, seconds.
+        broker_s: Core-seconds of the broker, and of the benchmark, which waits.
     """
 
     processor_s: float
     idle: float
     others: float
     gc_s: float
+    broker_s: float
 
     def as_json(self) -> dict[str, float]:
         """Return the figures, rounded."""
@@ -51,7 +53,8 @@ class Meter:
         """
         taken, busy, idle = (now - then for now, then in zip(self._read(), self._before))
         whole = busy + idle
-        return Usage(processor_s, idle / whole, max(0.0, busy - taken - processor_s) / whole, gc_s).as_json()
+        others = max(0.0, busy - taken - processor_s) / whole
+        return Usage(processor_s, idle / whole, others, gc_s, taken).as_json()
 
     def _read(self) -> tuple[float, float, float]:
         machine = psutil.cpu_times()

@@ -14,7 +14,7 @@ from bench.store_size import StoreRun, StoreSizeResult
 import millstream as ms
 from bench import calls, check, jobs
 
-USAGE = {"processor_s": 4.0, "idle": 0.1, "others": 0.02, "gc_s": 0.3}
+USAGE = {"processor_s": 4.0, "idle": 0.1, "others": 0.02, "gc_s": 0.3, "broker_s": 1.5}
 
 
 def pair(ours: float, peer: float, wrong: str | None = None) -> Pair:
