@@ -104,7 +104,9 @@ def fitted(scaling: Mapping[str, Sequence[Mapping[str, Any]]]) -> Costs:
     )
 
 
-def record_core_us(costs: Costs, runs: Sequence[Mapping[str, Any]], ranges: int = 16, workers: int = 4) -> float:
+def record_core_us(
+    costs: Costs, runs: Sequence[Mapping[str, Any]], ranges: int = 16, workers: int = 4
+) -> float:
     """Return the processor time of a record in microseconds, without what each micro-batch costs.
 
     Args:
@@ -115,7 +117,8 @@ def record_core_us(costs: Costs, runs: Sequence[Mapping[str, Any]], ranges: int 
     """
     batch = costs.driver + costs.job + costs.task_core * ranges + costs.spark_task_core * workers
     return median(
-        (1e6 * run["processor_s_without_start"] - 1e3 * batch * len(run["batches"])) / run["records"] for run in runs
+        (1e6 * run["processor_s_without_start"] - 1e3 * batch * len(run["batches"])) / run["records"]
+        for run in runs
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import astuple
 from typing import Any
 
 import pytest
-from bench import model
 from bench.model import Costs, fitted, micro_batch, record_core_us
+
+from bench import model
 
 COSTS = Costs(
     driver=50.0,
@@ -46,7 +47,9 @@ def test_costs_are_recovered_from_what_they_cause() -> None:
     scaling = {
         "partitions": [measured(COSTS, active) for active in (1, 10, 100, 1000)],
         "spark-tasks": [measured(COSTS, spark_tasks=number) for number in (2, 8, 32)],
-        "executors": [measured(COSTS, spark_tasks=max(number, 2), executors=number) for number in (1, 2, 4, 8)],
+        "executors": [
+            measured(COSTS, spark_tasks=max(number, 2), executors=number) for number in (1, 2, 4, 8)
+        ],
     }
     assert astuple(fitted(scaling)) == pytest.approx(astuple(COSTS))
 
