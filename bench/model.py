@@ -116,10 +116,11 @@ def record_core_us(
         workers: Spark partitions in these runs.
     """
     batch = costs.driver + costs.job + costs.task_core * ranges + costs.spark_task_core * workers
-    return median(
+    each: list[float] = [
         (1e6 * run["processor_s_without_start"] - 1e3 * batch * len(run["batches"])) / run["records"]
         for run in runs
-    )
+    ]
+    return median(each)
 
 
 def micro_batch(costs: Costs, record_us: float, cores: int) -> MicroBatch:
@@ -149,7 +150,8 @@ def _fit(cases: Sequence[Mapping[str, Any]], size: str, phases: Sequence[str]) -
 
 
 def _ms(case: Mapping[str, Any], phases: Sequence[str]) -> float:
-    return sum(median(case["ms"][phase]) for phase in phases)
+    times: Mapping[str, Sequence[float]] = case["ms"]
+    return sum(median(times[phase]) for phase in phases)
 
 
 def block(scaling: Mapping[str, Any], ranges: Mapping[str, Any]) -> str:
