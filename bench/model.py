@@ -200,6 +200,7 @@ def _costs(costs: Costs, record_us: Mapping[str, float]) -> Iterator[str]:
 
 def _picture(modelled: Mapping[str, Sequence[MicroBatch]]) -> Iterator[str]:
     yield "```mermaid"
+    yield '%%{init: {"themeVariables": {"xyChart": {"plotColorPalette": "#c44e52, #4c72b0"}}}}%%'
     yield "xychart-beta"
     yield '    title "Modelled speed-up of one partition"'
     yield f'    x-axis "cores" {json.dumps([str(cores) for cores in CORES])}'
