@@ -76,7 +76,9 @@ def _followed(stage: Stage, guarantee: str, keys: int) -> list[dict[str, Any]]:
     with running(JOBS[guarantee], servers, source, sink, **settings) as app, _commits(app) as commits:
         await_processed(app, processed)
         deadline = time.monotonic() + _TIME_TO_FALL_S
-        while app.status().workers > 1 and time.monotonic() < deadline:
+        while app.status().workers > 1:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{guarantee}: {app.status().workers} workers with little to do")
             send(Workload(_TRICKLE, keys, seed=processed))
             await_processed(app, processed)
             time.sleep(1.0)  # the rate of the records that still arrive
