@@ -12,33 +12,17 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import millstream as ms
-from bench import check
 from bench.load import Workload, key_bytes, produce
 from bench.ours import await_processed, running
-from bench.sampling import sampling
 from bench.stage import Stage, full_speed_stage
-from bench.workers import BATCH, JOBS, produce_keys
+from bench.workers import BATCH, JOBS, Commit, check_counts, commits_of, produce_keys
 
 _TRICKLE: Final = 100
 _TIME_TO_FALL_S: Final = 180.0
-_POLL_S: Final = 0.005
-
-
-@dataclass(frozen=True)
-class _Commit:
-    """The state of the application when a micro-batch was seen to be committed."""
-
-    seconds: float
-    workers: int
-    lag: int
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,22 +57,20 @@ def _followed(stage: Stage, guarantee: str, keys: int) -> list[dict[str, Any]]:
     produce_keys(servers, source, keys)
     send(Workload(keys, keys, seed=0))
     settings = {"processing_guarantee": guarantee, "max_batch_records": BATCH, "parallelism": "auto"}
-    with running(JOBS[guarantee], servers, source, sink, **settings) as app, _commits(app) as commits:
+    with running(JOBS[guarantee], servers, source, sink, **settings) as app, commits_of(app) as commits:
         await_processed(app, processed)
         deadline = time.monotonic() + _TIME_TO_FALL_S
-        while app.status().workers > 1:
+        while commits[-1].workers > 1:
             if time.monotonic() > deadline:
-                raise SystemExit(f"{guarantee}: {app.status().workers} workers with little to do")
+                raise SystemExit(f"{guarantee}: {commits[-1].workers} workers with little to do")
             send(Workload(_TRICKLE, keys, seed=processed))
             await_processed(app, processed)
             time.sleep(1.0)  # the rate of the records that still arrive
-    wanted = {key: b"%d" % count for key, count in counts.items()}
-    if wrong := check.wrong_output("count", check.Digest(processed, wanted, 0), servers, sink):
-        raise SystemExit(f"{guarantee}: {wrong}")
+    check_counts(servers, sink, processed, counts)
     return _changes(commits)
 
 
-def _changes(commits: list[_Commit]) -> list[dict[str, Any]]:
+def _changes(commits: list[Commit]) -> list[dict[str, Any]]:
     return [
         {
             "workers": [before.workers, after.workers],
@@ -99,23 +81,6 @@ def _changes(commits: list[_Commit]) -> list[dict[str, Any]]:
         for before, after in pairwise(commits)
         if before.workers != after.workers
     ]
-
-
-@contextmanager
-def _commits(app: ms.RunningApplication) -> Iterator[list[_Commit]]:
-    """Collect the commits of micro-batches; begins with now."""
-    commits: list[_Commit] = []
-    batches = -1
-
-    def watch() -> None:
-        nonlocal batches
-        if (now := app.metrics()["batches"]) != batches:
-            batches, status = now, app.status()
-            commits.append(_Commit(time.monotonic(), status.workers, sum(status.lag.values())))
-
-    watch()
-    with sampling(watch, _POLL_S):
-        yield commits
 
 
 if __name__ == "__main__":

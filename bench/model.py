@@ -8,29 +8,30 @@ fails if the page does not show them.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression, median
 from typing import Any, Final
 
+from bench.pages import replaced
 from bench.processes import ROOT
 from millstream.core.model.ids import TaskId
-from millstream.drivers.spark.driver.placement import spark_partition
+from millstream.core.topology.analysis.ranges import ranges_for
+from millstream.edge.planning.worker_counts import busiest
 
 PAGE: Final = ROOT / "docs" / "reference" / "scaling.md"
 SCALING: Final = ROOT / "bench" / "scaling.json"
 RANGES: Final = ROOT / "bench" / "ranges.json"
-_BEGIN: Final = "<!-- model:begin -->\n"
-_END: Final = "<!-- model:end -->"
+MARK: Final = "model"
 
 CORES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 RECORDS: Final = 1_000_000
 """Records of a micro-batch."""
 CORES_PER_EXECUTOR: Final = 8
+_MEASURED_WORKERS: Final = 4
+"""Workers of the runs with key ranges: the default of ``bench.ranges``."""
 _DRIVER_PHASES: Final = ("plan", "queryPlanning", "reads and commit")
 _LOG_PHASES: Final = ("wal", "commit")
-_RANGES: Final = (16, 64, 256)
 _JOBS: Final = {"count": "`count`", "busy-processor": "50 us of Python per record"}
 
 
@@ -104,18 +105,15 @@ def fitted(scaling: Mapping[str, Sequence[Mapping[str, Any]]]) -> Costs:
     )
 
 
-def record_core_us(
-    costs: Costs, runs: Sequence[Mapping[str, Any]], ranges: int = 16, workers: int = 4
-) -> float:
+def record_core_us(costs: Costs, runs: Sequence[Mapping[str, Any]]) -> float:
     """Return the processor time of a record in microseconds, without what each micro-batch costs.
 
     Args:
         costs: Costs of a micro-batch.
         runs: Runs with key ranges from the file that ``bench.ranges`` writes.
-        ranges: Key ranges in these runs.
-        workers: Spark partitions in these runs.
     """
-    batch = costs.driver + costs.job + costs.task_core * ranges + costs.spark_task_core * workers
+    tasks = costs.task_core * ranges_for(_MEASURED_WORKERS) + costs.spark_task_core * _MEASURED_WORKERS
+    batch = costs.driver + costs.job + tasks
     each: list[float] = [
         (1e6 * run["processor_s_without_start"] - 1e3 * batch * len(run["batches"])) / run["records"]
         for run in runs
@@ -131,15 +129,16 @@ def micro_batch(costs: Costs, record_us: float, cores: int) -> MicroBatch:
         record_us: Processor time of a record, microseconds.
         cores: Cores, up to eight of them in one local session, more of them in executors with eight cores each.
     """
-    ranges = next(each for each in _RANGES if cores <= each)
+    ranges = ranges_for(max(cores, 2))  # also one core has key ranges, as the others are compared with it
     local = cores <= CORES_PER_EXECUTOR
     executor = 0.0 if local else costs.executor_core / CORES_PER_EXECUTOR
-    busiest = max(Counter(spark_partition(TaskId(0, number), cores) for number in range(ranges)).values())
+    alike = {str(TaskId(0, number)): 1.0 for number in range(ranges)}
+    most = busiest(alike, [cores])[cores]  # key ranges of the busiest worker
     return MicroBatch(
         driver=costs.driver + costs.driver_task * ranges + (costs.logs if local else costs.executor_logs),
         scheduling=costs.job + costs.spark_task * cores,
-        tasks=costs.task_core * busiest + costs.spark_task_core + executor,
-        records=record_us * RECORDS / 1000 * busiest / ranges,
+        tasks=costs.task_core * most + costs.spark_task_core + executor,
+        records=record_us * RECORDS / 1000 * most / ranges,
     )
 
 
@@ -210,22 +209,10 @@ def _picture(modelled: Mapping[str, Sequence[MicroBatch]]) -> Iterator[str]:
     yield "```"
 
 
-def replaced(text: str, model: str) -> str:
-    """Return a page with another model between its marks.
-
-    Args:
-        text: The page.
-        model: Result of :func:`block`.
-    """
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{model}{_END}{after}"
-
-
 def main() -> None:
     """Write the page."""
     model = block(json.loads(SCALING.read_text()), json.loads(RANGES.read_text()))
-    PAGE.write_text(replaced(PAGE.read_text(), model))
+    PAGE.write_text(replaced(PAGE.read_text(), MARK, model))
 
 
 if __name__ == "__main__":

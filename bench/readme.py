@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.pages import replaced
 from bench.processes import ROOT
 
 RESULTS: Final = ROOT / "bench" / "results.json"
 README: Final = ROOT / "README.md"
 FIGURES: Final = ROOT / "docs" / "reference" / "figures.md"
-_BEGIN: Final = "<!-- bench:begin -->\n"
-_END: Final = "<!-- bench:end -->"
+MARK: Final = "bench"
 _JOBS: Final = {
     "count": "count per key, every update written",
     "map": "values to upper case",
@@ -36,18 +36,6 @@ def block(results: Mapping[str, Any]) -> str:
         results: The content of the file of results.
     """
     return "\n".join(_lines(results)) + "\n"
-
-
-def replaced(text: str, figures: str) -> str:
-    """Return a page with other figures between its marks.
-
-    Args:
-        text: The page.
-        figures: Result of :func:`block`.
-    """
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{figures}{_END}{after}"
 
 
 def _lines(results: Mapping[str, Any]) -> Iterator[str]:
@@ -122,4 +110,4 @@ PAGES: Final[Mapping[Path, Callable[[Mapping[str, Any]], str]]] = {
 
 if __name__ == "__main__":
     for page, figures in PAGES.items():
-        page.write_text(replaced(page.read_text(), figures(json.loads(RESULTS.read_text()))))
+        page.write_text(replaced(page.read_text(), MARK, figures(json.loads(RESULTS.read_text()))))

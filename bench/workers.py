@@ -12,8 +12,9 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -31,6 +32,15 @@ _CHANGES: Final[tuple[int, ...]] = (4, 16, 3, 1)
 _UPDATES: Final = 600_000
 BATCH: Final = 100_000
 _POLL_S: Final = 0.005
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The state of the application when a micro-batch was seen to be committed."""
+
+    seconds: float
+    workers: int
+    lag: int
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -80,26 +90,31 @@ def _changed(stage: Stage, guarantee: str, keys: int) -> list[dict[str, Any]]:
             found.append(_change(app, workers))
             processed += _UPDATES
             await_processed(app, processed)
-    wanted = {key: b"%d" % count for key, count in counts.items()}
-    if wrong := check.wrong_output("count", check.Digest(processed, wanted, 0), servers, sink):
-        raise SystemExit(f"{guarantee}, {keys:,} keys: {wrong}")
+    check_counts(servers, sink, processed, counts)
     return found
+
+
+def check_counts(servers: str, sink: str, records: int, counts: Mapping[bytes, int]) -> None:
+    """Compare the output with the counts of all keys, or end the program."""
+    wanted = {key: b"%d" % count for key, count in counts.items()}
+    if wrong := check.wrong_output("count", check.Digest(records, wanted, 0), servers, sink):
+        raise SystemExit(f"{sink}: {wrong}")
 
 
 def _change(app: ms.RunningApplication, workers: int) -> dict[str, Any]:
     """Change the number of workers; return how long it took."""
-    with _commits(app) as times:
+    with commits_of(app) as commits:
         lag, began = sum(app.status().lag.values()), time.monotonic()
         app.parallelism(workers)
         took_s = time.monotonic() - began
-        seen = len(times)
+        seen = len(commits)
         wait_until(
             app,
-            lambda: len(times) >= seen + 3 or not any(app.status().lag.values()),
+            lambda: len(commits) >= seen + 3 or not any(app.status().lag.values()),
             "some micro-batches to compare with",
             _POLL_S,
         )
-    gaps = [after - before for before, after in pairwise(times)]
+    gaps = [after.seconds - before.seconds for before, after in pairwise(commits)]
     return {
         "workers": app.status().workers,
         "lag": lag,
@@ -110,18 +125,20 @@ def _change(app: ms.RunningApplication, workers: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _commits(app: ms.RunningApplication) -> Iterator[list[float]]:
-    """Collect the times at which micro-batches are committed, seconds; begins with now."""
-    times, batches = [time.monotonic()], app.metrics()["batches"]
+def commits_of(app: ms.RunningApplication) -> Iterator[list[Commit]]:
+    """Collect the commits of micro-batches; begins with now."""
+    commits: list[Commit] = []
+    batches = -1
 
     def watch() -> None:
         nonlocal batches
         if (now := app.metrics()["batches"]) != batches:
-            batches = now
-            times.append(time.monotonic())
+            batches, status = now, app.status()
+            commits.append(Commit(time.monotonic(), status.workers, sum(status.lag.values())))
 
+    watch()
     with sampling(watch, _POLL_S):
-        yield times
+        yield commits
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bench.model import Costs, fitted, micro_batch, record_core_us
+from bench.pages import replaced
 
 from bench import model
 
@@ -78,4 +79,4 @@ def test_more_cores_than_one_process_has_are_executors() -> None:
 def test_the_page_shows_the_model() -> None:
     shown = model.PAGE.read_text()
     results = (json.loads(path.read_text()) for path in (model.SCALING, model.RANGES))
-    assert model.replaced(shown, model.block(*results)) == shown
+    assert replaced(shown, model.MARK, model.block(*results)) == shown

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.readme import PAGES, RESULTS, replaced
+from bench.pages import replaced
+from bench.readme import MARK, PAGES, RESULTS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_shows_the_figures_of_the_last_run(page: Path) -> None:
     text = page.read_text()
-    assert replaced(text, PAGES[page](json.loads(RESULTS.read_text()))) == text
+    assert replaced(text, MARK, PAGES[page](json.loads(RESULTS.read_text()))) == text

@@ -156,12 +156,12 @@ class BrokerAdmin:
 
 
 def _holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Return whether a condition of a broker holds within a time. Brokers do not announce changes, so it is polled."""
+    """Return whether a condition of a broker holds within a time."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)  # brokers do not announce such changes
     return True
 
 
