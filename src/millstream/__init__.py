@@ -28,7 +28,6 @@ from millstream.core.model.errors import MillstreamError
 from millstream.core.model.expressions import Expression, col, struct
 from millstream.core.model.ids import TaskId, TopicPartition
 from millstream.core.model.record import (
-    ConsumerRecord,
     Record,
     RecordContext,
     RecordMetadata,
@@ -36,6 +35,7 @@ from millstream.core.model.record import (
 )
 from millstream.core.model.serdes import Serde
 from millstream.core.model.suppressed import Suppressed
+from millstream.core.model.timestamps import ConsumerRecord
 from millstream.core.model.windowed import VersionedRecord, Windowed
 from millstream.core.model.windows import (
     EmitStrategy,

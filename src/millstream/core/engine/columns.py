@@ -105,6 +105,7 @@ class Columns:
         timestamps: Milliseconds since the epoch.
         headers: None if no record has headers.
         positions: The position of each record in the pieces that the task took, to identify a record that fails.
+        weights: The number of records that each record stands for; None if each stands for itself.
     """
 
     keys: Column
@@ -112,6 +113,7 @@ class Columns:
     timestamps: list[int]
     headers: list[Headers] | None
     positions: Sequence[int]
+    weights: list[int] | None = None
 
     def with_values(self, values: list[Any], timestamps: list[int] | None = None) -> Columns:
         stamps = self.timestamps if timestamps is None else timestamps
@@ -128,6 +130,7 @@ class Columns:
             list(compress(self.timestamps, kept)),
             None if self.headers is None else list(compress(self.headers, kept)),
             list(compress(self.positions, kept)),
+            None if self.weights is None else list(compress(self.weights, kept)),
         )
 
     def take(self, numbers: Sequence[int]) -> Columns:
@@ -138,6 +141,7 @@ class Columns:
             list(map(self.timestamps.__getitem__, numbers)),
             None if self.headers is None else list(map(self.headers.__getitem__, numbers)),
             list(map(self.positions.__getitem__, numbers)),
+            None if self.weights is None else list(map(self.weights.__getitem__, numbers)),
         )
 
     def part(self, start: int, end: int) -> Columns:
@@ -147,6 +151,7 @@ class Columns:
             self.timestamps[start:end],
             None if self.headers is None else self.headers[start:end],
             self.positions[start:end],
+            None if self.weights is None else self.weights[start:end],
         )
 
 
@@ -159,6 +164,19 @@ def serialised(serde: Serde[Any], objects: list[Any]) -> list[bytes | None]:
 
 def deserialised(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
     return _converted(serde.deserialize, data)
+
+
+def checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
+    """Return keys or values in the form that a columnar source keeps: serialised if the serde is verbatim, else as objects.
+
+    Raises:
+        Exception: If the bytes of a key or value do not fit the serde.
+    """
+    if serde.verbatim is None:
+        return deserialised(serde, data)
+    # mypy cannot see that a list of true items has no None; it is not copied, because most columns have none.
+    serde.verbatim([item for item in data if item is not None] if not all(data) else data)  # type: ignore[arg-type]
+    return data
 
 
 def _converted(convert: Callable[[Any], Any], items: list[Any]) -> list[Any]:
@@ -195,6 +213,7 @@ class Entry(NamedTuple):
             timestamps,
             _joined_headers(pieces),
             range(len(timestamps)),
+            _joined_weights(pieces),
         )
 
 
@@ -245,3 +264,9 @@ def _joined_headers(pieces: Sequence[Piece]) -> list[Headers] | None:
     if all(piece.chunk.headers is None for piece in pieces):
         return None
     return _joined_column(pieces, lambda chunk: chunk.headers or [()] * len(chunk.timestamps))
+
+
+def _joined_weights(pieces: Sequence[Piece]) -> list[int] | None:
+    if all(piece.chunk.raw.weights is None for piece in pieces):
+        return None
+    return _joined_column(pieces, lambda chunk: chunk.weights() or [1] * len(chunk.timestamps))

@@ -22,6 +22,7 @@ from millstream.core.model.record import Times
 from millstream.core.taps.samples import MAX_RECORDS, TapPoint
 from millstream.core.topology import join_nodes as j
 from millstream.core.topology import nodes as n
+from millstream.core.topology.analysis.combinable import combined_aggregation
 from millstream.core.topology.analysis.threads_and_caches import Border
 from millstream.core.topology.join_nodes import Subscribe
 from millstream.core.topology.nodes import Late
@@ -217,6 +218,10 @@ class Compiled:
             or (child.table and self.needs_old(child))
             for child in self._sub.children(node.name)
         )
+
+    def takes_combined(self, node: n.Aggregate) -> bool:
+        """Return True if readers may combine the records of a node."""
+        return combined_aggregation(self._sub) is node
 
     def reads_old_again(self, node: n.Materialised) -> bool:
         """Return True if the old value is needed after the aggregator was called, which may have changed it in place."""

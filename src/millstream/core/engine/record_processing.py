@@ -17,7 +17,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from millstream.core.engine.columns import deserialised
+from millstream.core.engine.columns import checked, deserialised
 from millstream.core.engine.compile import Call, Compiled, columnar_entries
 from millstream.core.engine.failures import Attempt, Failure
 from millstream.core.engine.recorder import Effects, replay
@@ -27,9 +27,9 @@ from millstream.core.engine.runtime import Piece, Runtime
 from millstream.core.engine.threaded_nodes import Prefixes
 from millstream.core.model.errors import DeserializationError, MillstreamError, StoreError
 from millstream.core.model.ids import TopicPartition
-from millstream.core.model.record import ConsumerRecord, Records, Times
-from millstream.core.model.serdes import Serde, read
-from millstream.core.model.timestamps import wall_clock
+from millstream.core.model.record import Records, Times
+from millstream.core.model.serdes import read
+from millstream.core.model.timestamps import ConsumerRecord, wall_clock
 from millstream.core.ports import Threads
 from millstream.core.state.keys import FOREVER
 from millstream.core.topology.analysis.ranges import needs_steps
@@ -65,7 +65,7 @@ class Processing:
         self.columnar = columnar_entries(sub, compiled) if by_columns else {}
         self._collected: list[Piece] = []
         """Runs of one source that have been taken, to be processed together in columns."""
-        self.processed = self.punctuated = 0
+        self.processed = self.combined = self.punctuated = 0
 
     def source(self, partition: TopicPartition) -> Source:
         """Return the source of a partition. A topic that matches the pattern of a source is added to the known topics.
@@ -92,8 +92,8 @@ class Processing:
             return self._collect_columns(queue, end)
         self._run_columns()
         self._run_rows(Piece(queue, queue.chunks[0], start, end), self._compiled.entries[name])
+        self._count(queue.chunks[0], start, end)
         queue.remove_before(end)
-        self.processed += end - start
         return None
 
     def pass_time(self, queue: RecordQueue) -> None:
@@ -130,10 +130,16 @@ class Processing:
                 runtime.on_error("process", schedule.node, error)
         runtime.refresh_due()
 
-    def take_counts(self) -> tuple[int, int]:
-        counts = self.processed, self.punctuated
-        self.processed = self.punctuated = 0
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return the number of processed records, of those that readers combined with others, and of punctuations; and reset them."""
+        counts = self.processed, self.combined, self.punctuated
+        self.processed = self.combined = self.punctuated = 0
         return counts
+
+    def _count(self, chunk: Chunk, start: int, end: int) -> None:
+        processed = chunk.represented(start, end)
+        self.processed += processed
+        self.combined += processed - (end - start)
 
     def _advance(self, queue: RecordQueue, times: Times) -> None:
         """Advance stream time and the nodes downstream of a queue to the times of its partition."""
@@ -155,7 +161,7 @@ class Processing:
         self._collected.append(piece)
         queue.remove_before(end)
         self._runtime.stream_time = max(self._runtime.stream_time, queue.partition_time)
-        self.processed += end - piece.start
+        self._count(piece.chunk, piece.start, end)
 
     def _run_columns(self) -> None:
         if self._collected:
@@ -173,7 +179,7 @@ class Processing:
         start, chunk = queue.index, queue.chunks[0]
         name = self._sources[queue.partition.topic].name
         queue.remove_before(end)
-        self.processed += end - start
+        self._count(chunk, start, end)
         while start < end:
             cut = min(end, start + threads.room)
             threads.set_aside(name, Piece(queue, chunk, start, cut))
@@ -246,7 +252,7 @@ class Reading:
         self._columnar, self._runtime = columnar, runtime
         self._readers = {
             source.name: [
-                partial(_checked if source.name in columnar else deserialised, serde)
+                partial(checked if source.name in columnar else deserialised, serde)
                 for serde in (source.key, source.value)
             ]
             for source in sources
@@ -324,16 +330,3 @@ class Reading:
                 f"the timestamp extractor returned {extracted!r} instead of an int of ms below 2**63"
             )
         return record._replace(timestamp=extracted)
-
-
-def _checked(serde: Serde[Any], data: list[bytes | None]) -> list[Any]:
-    """Return keys or values in the form that a columnar source keeps: serialised if the serde is verbatim, else as objects.
-
-    Raises:
-        Exception: If the bytes of a key or value do not fit the serde.
-    """
-    if serde.verbatim is None:
-        return deserialised(serde, data)
-    # mypy cannot see that a list of true items has no None; it is not copied, because most columns have none.
-    serde.verbatim([item for item in data if item is not None] if not all(data) else data)  # type: ignore[arg-type]
-    return data

@@ -320,6 +320,11 @@ class Runtime:
         """Return the serialised key of the record taken last; None if it has no key, or no record is being processed."""
         return None if self.chunk is None else self.chunk.raw.keys[self.chunk.row(self.index)]
 
+    def weight(self) -> int:
+        """Return the number of records that the record taken last stands for."""
+        weights = None if self.chunk is None else self.chunk.raw.weights
+        return 1 if weights is None or self.chunk is None else weights[self.chunk.row(self.index)]
+
     def _current(self) -> RawRecord:
         if self.override is not None:
             return self.override.raw

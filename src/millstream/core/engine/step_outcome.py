@@ -27,10 +27,11 @@ class TaskMetrics:
         processed: Records taken from the queues.
         dropped: Records dropped on purpose (null keys, bad records under the policy "skip"), by reason.
         enforced: Records taken while an empty input might still have delivered an earlier one.
-        merged: Updates of tables that were not forwarded, because a cache merged them with a later update of the row.
+        merged: Updates of tables that were not forwarded, because a reader or a cache merged them with a later update of the row.
         cache_bytes: Approximate peak size of the caches, bytes.
         counted: Counts of ``ProcessorContext.count``, by name.
         failed: Records that failed and were skipped or sent to a dead-letter topic, by operator.
+        combined: Processed records that a reader combined with a later record of the same key.
     """
 
     processed: int = 0
@@ -41,6 +42,7 @@ class TaskMetrics:
     cache_bytes: int = 0
     counted: Mapping[str, int] = field(default_factory=dict)
     failed: Mapping[str, int] = field(default_factory=dict)
+    combined: int = 0
 
 
 def take_counts(counts: Counter[str]) -> dict[str, int]:

@@ -363,15 +363,18 @@ class Task:
 
     def _take_metrics(self) -> TaskMetrics:
         runtime = self._runtime
-        processed, punctuated = self._processing.take_counts()
+        processed, combined, punctuated = self._processing.take_counts()
+        merged, cache_bytes = self._compiled.caches.take_counts()
         metrics = TaskMetrics(
             processed,
             take_counts(runtime.dropped),
             punctuated,
             self._enforced,
-            *self._compiled.caches.take_counts(),
-            counted=take_counts(runtime.counted),
-            failed=take_counts(runtime.failures),
+            combined + merged,
+            cache_bytes,
+            take_counts(runtime.counted),
+            take_counts(runtime.failures),
+            combined,
         )
         self._enforced = 0
         return metrics

@@ -46,6 +46,11 @@ def with_one(sums: Sums, value: Any) -> Sums:
     return _sums(Sums, (sums[0] + value, sums[1] + 1))
 
 
+def with_several(sums: Sums, several: tuple[Any, int]) -> Sums:
+    """Add several numbers, given as their total and their count."""
+    return _sums(Sums, (sums[0] + several[0], sums[1] + several[1]))
+
+
 def without_one(sums: Sums, value: Any) -> Sums | None:
     """Remove a number that is part of the sums; return None if it was the last one.
 

@@ -194,21 +194,6 @@ class RecordContext(NamedTuple):
     headers: Headers
 
 
-class ConsumerRecord(NamedTuple):
-    """A deserialised record as read from Kafka, for timestamp extractors.
-
-    Source: ``org.apache.kafka.clients.consumer.ConsumerRecord``.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: Any
-    value: Any
-    headers: Headers
-
-
 class ValueAndTimestamp(NamedTuple):
     """A value in a timestamped store, with the timestamp of the record that set the value.
 
@@ -342,6 +327,7 @@ class Records:
         partitions: Target partition per record, or None to choose it by key (like Java producers).
         writer: The task that sends the records to a repartition topic on the broker, otherwise empty.
         times: The times of the partition, if the records belong to one of its key ranges.
+        weights: Per record, the number of records of its key that it stands for; None if each stands for itself.
     """
 
     keys: list[Bytes] = field(default_factory=list)
@@ -352,13 +338,21 @@ class Records:
     partitions: list[int] | None = None
     writer: str = ""
     times: PartitionTimes | None = None
+    weights: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def byte_count(self) -> int:
-        """Return the total size of all keys and values, bytes."""
+        """Return the total size of all keys and values, bytes. If records stand for others, the size of these is estimated."""
+        if self.weights is not None:
+            sizes = zip(self.keys, self.values, self.weights)
+            return sum((len(key or b"") + len(value or b"")) * weight for key, value, weight in sizes)
         return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
+
+    def represented(self) -> int:
+        """Return the number of records that these records stand for."""
+        return len(self) if self.weights is None else sum(self.weights)
 
     def take(self, rows: Sequence[int]) -> Records:
         """Return the records in the given rows, without the fields that are specific to a topic."""
@@ -370,6 +364,7 @@ class Records:
             [self.offsets[row] for row in rows] if self.offsets else [],
             None if self.headers is None else [self.headers[row] for row in rows],
             times=None if times is None else times.take(rows),
+            weights=None if self.weights is None else [self.weights[row] for row in rows],
         )
 
     def beyond(self, offset: int) -> Records:
@@ -383,10 +378,8 @@ class Records:
         Raises:
             ValueError: If only one of the two batches has chosen partitions.
         """
-        if other.headers is not None and self.headers is None:
-            self.headers = [()] * len(self.keys)
-        if self.headers is not None:
-            self.headers.extend(other.headers if other.headers is not None else [()] * len(other.keys))
+        self.headers = _extended(self.headers, len(self), other.headers, len(other), ())
+        self.weights = _extended(self.weights, len(self), other.weights, len(other), 1)
         if (self.partitions is None) != (other.partitions is None) and len(self):
             raise ValueError("records with and without chosen partitions cannot be in one batch")
         if other.partitions is not None:
@@ -396,3 +389,12 @@ class Records:
         self.values.extend(other.values)
         self.timestamps.extend(other.timestamps)
         self.offsets.extend(other.offsets)
+
+
+def _extended(column: list[Any] | None, size: int, other: list[Any] | None, more: int, missing: Any) -> Any:
+    """Append a column to another. Both may be missing."""
+    if column is None and other is None:
+        return None
+    column = [missing] * size if column is None else column
+    column.extend([missing] * more if other is None else other)
+    return column

@@ -6,8 +6,25 @@ cannot be deserialised. Pass these functions as ``timestamp=`` of a source.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from millstream.core.model.errors import DeserializationError
-from millstream.core.model.record import ConsumerRecord
+from millstream.core.model.record import Headers
+
+
+class ConsumerRecord(NamedTuple):
+    """A deserialised record as read from Kafka, for timestamp extractors.
+
+    Source: ``org.apache.kafka.clients.consumer.ConsumerRecord``.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: Any
+    value: Any
+    headers: Headers
 
 
 def skip_invalid(record: ConsumerRecord, partition_time: int) -> int:

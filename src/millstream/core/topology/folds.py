@@ -35,12 +35,16 @@ class Recipe:
         step: Maps the current aggregate and the next value to the new aggregate.
         aggregator: The step as a function of key, value and aggregate.
         join: Maps the aggregates of two sets of records to the aggregate of both.
+        combine: Maps the values of two records to a value that stands for both; None if values make no difference.
+        step_of_several: As ``step``, for the value of several records and their number; None if the number makes no difference.
         zero: The aggregate of no records. None if there is none; the aggregate of one record is then its value.
     """
 
     step: Callable[[Any, Any], Any]
     aggregator: Callable[[Any, Any, Any], Any]
     join: Callable[[Any, Any], Any]
+    combine: Callable[[Any, Any], Any] | None
+    step_of_several: Callable[[Any, tuple[Any, int]], Any] | None = None
     zero: Any = None
 
     @property
@@ -62,6 +66,10 @@ def _one_more(count: int, value: object) -> int:
     return count + 1
 
 
+def _several_more(count: int, several: tuple[object, int]) -> int:
+    return count + several[1]
+
+
 def _initial(zero: Any) -> Any:
     return zero
 
@@ -75,11 +83,18 @@ def _merged(join: Callable[[Any, Any], Any], key: object, aggregate: Any, other:
 
 
 RECIPES: Final[Mapping[Fold, Recipe]] = {
-    Fold.COUNT: Recipe(_one_more, plus_one, operator.add, 0),
-    Fold.SUM: Recipe(operator.add, partial(_aggregated, operator.add), operator.add),
-    Fold.MIN: Recipe(min, partial(_aggregated, min), min),
-    Fold.MAX: Recipe(max, partial(_aggregated, max), max),
-    Fold.MEAN: Recipe(means.with_one, partial(_aggregated, means.with_one), means.combined_sums, means.NONE),
+    Fold.COUNT: Recipe(_one_more, plus_one, operator.add, None, _several_more, 0),
+    Fold.SUM: Recipe(operator.add, partial(_aggregated, operator.add), operator.add, operator.add),
+    Fold.MIN: Recipe(min, partial(_aggregated, min), min, min),
+    Fold.MAX: Recipe(max, partial(_aggregated, max), max, max),
+    Fold.MEAN: Recipe(
+        means.with_one,
+        partial(_aggregated, means.with_one),
+        means.combined_sums,
+        operator.add,
+        means.with_several,
+        means.NONE,
+    ),
 }
 
 

@@ -14,8 +14,9 @@ from datetime import timedelta
 from typing import Any, ClassVar, TypeAlias
 
 from millstream.core.model.errors import TopologyError
-from millstream.core.model.record import ConsumerRecord, RecordContext
+from millstream.core.model.record import RecordContext
 from millstream.core.model.serdes import Serde
+from millstream.core.model.timestamps import ConsumerRecord
 from millstream.core.topology.folds import Fold
 from millstream.core.topology.stores import StoreSpec
 

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from millstream.core.engine.records.combining import Combiner
 from millstream.core.engine.records.merging import merged_by_time
 from millstream.core.engine.records.queue import MERGED, QueueId
 from millstream.core.engine.step_outcome import Outcome, Snapshot
@@ -164,6 +165,8 @@ def _range_rows(
         yield from stage.remember()
         return
     start, steps = wanted.start, needs_steps(sub)
+    # The parts of a merged lane count its records, and samples of a tapped source must show them.
+    combiner = None if merged or planned.taps else topology.combiner(sub)
 
     def rows(end: int, payloads: Iterable[bytes]) -> pa.RecordBatch:
         origin = (wanted.topic, wanted.partition, MERGED if merged else "", start, end)
@@ -174,6 +177,7 @@ def _range_rows(
 
     for records in fetched:
         end = start + len(records) if merged else records.offsets[-1] + 1
+        records = records if combiner is None else combiner.combined(records)
         yield rows(end, _payloads(records, len(tasks), with_steps=steps))
         start = end
     # The range ends with offsets that have no records, because of transaction markers or compaction, or is empty.
@@ -216,6 +220,8 @@ class MapStage:
         self._numbers = Numbers()
         self._reports: list[TaskReport] = []
         self._taps = read.taps
+        self._combiners: dict[str, Combiner | None] = {}
+        """What combines the records of each repartition."""
         self._task = self._started(sub)
 
     def _started(self, sub: SubTopology) -> Task:
@@ -298,6 +304,7 @@ class MapStage:
     def _repartitioned(self, topic: str, records: Records, end: int) -> Iterator[tuple[Any, ...]]:
         layout = self._topology.layout
         records.offsets = self._offsets(topic, len(records))
+        records = self._combined(topic, records)
         for number, part in wire.split_by_partition(wire.to_arrow(records), layout.partitions[topic]):
             partition = TopicPartition(topic, number)
             tasks = layout.tasks_of[partition]
@@ -307,6 +314,14 @@ class MapStage:
                 parts = wire.split_by_range(part, len(tasks), with_steps=needs_steps(sub))
             for task, each in zip(tasks, parts):
                 yield self._row(wire.RECORDS, task, partition, end, wire.encode_batch(each))
+
+    def _combined(self, topic: str, records: Records) -> Records:
+        if topic not in self._combiners:
+            (task, *_) = self._topology.layout.tasks_of[TopicPartition(topic, 0)]
+            sub = self._topology.plan.subtopologies[task.subtopology]
+            self._combiners[topic] = None if self._taps else self._topology.combiner(sub)
+        combiner = self._combiners[topic]
+        return records if combiner is None else combiner.combined(records)
 
     def _is_committed_later(self) -> bool:
         """Return whether the committable offset depends on records after the shuffle."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from millstream.core.engine.policy import ErrorPolicies
+from millstream.core.engine.records.combining import Combiner
 from millstream.core.fanout.reading import EpochReader
 from millstream.core.model.ids import TaskId
 from millstream.core.model.positions import Offsets
@@ -17,9 +18,10 @@ from millstream.core.runtime.admission import RunEnd
 from millstream.core.runtime.batch_plan import Initialization, WallClock
 from millstream.core.runtime.inputs import WaitSettings
 from millstream.core.runtime.remaining_inputs import TaskInput
+from millstream.core.topology.analysis.combinable import combined_aggregation
 from millstream.core.topology.evolution import Lineage, Remembered
 from millstream.core.topology.layout import Layout
-from millstream.core.topology.plan import Plan
+from millstream.core.topology.plan import Plan, SubTopology
 from millstream.drivers.spark.clock import Clock, host_clock
 from millstream.drivers.spark.control import ControlAddress
 from millstream.drivers.spark.outline import from_outline, outline
@@ -45,6 +47,7 @@ class TopologySpec:
         dead_letters: Sends the dead letters of records that stop the application. None sends none.
         most_bytes: The maximum size of a record for the producer, in bytes. 0 if unknown.
         most_bytes_in: The maximum size for topics with a smaller limit, by topic.
+        cache_bytes: Size limit of a task's caches, in bytes. With 0 every update of a table is forwarded.
     """
 
     plan: Plan
@@ -60,6 +63,22 @@ class TopologySpec:
     dead_letters: Sender | None = None
     most_bytes: int = 0
     most_bytes_in: Mapping[str, int] = field(default_factory=dict)
+    cache_bytes: int = 0
+
+    def combiner(self, sub: SubTopology) -> Combiner | None:
+        """Return what combines the records of a key for a sub-topology before they reach its tasks; None if nothing may.
+
+        An error policy that applies to a single record needs that record, so its records are not combined.
+        """
+        node = combined_aggregation(sub) if self.cache_bytes else None
+        if node is None or node.fold is None or self._needs_failed_records(sub):
+            return None
+        return Combiner(sub.sources[0], node.fold)
+
+    def _needs_failed_records(self, sub: SubTopology) -> bool:
+        of = self.policies.of
+        processing = any(of("process", node) != "fail" for node in sub.nodes)
+        return processing or bool(self.policies.topics) or any(map(self.policies.asks, sub.nodes))
 
     def most_bytes_of(self, topic: str) -> int:
         """Return the maximum size of a record for a topic, in bytes, or 0 if unknown."""

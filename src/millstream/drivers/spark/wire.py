@@ -135,6 +135,8 @@ def to_arrow(records: Records) -> pa.RecordBatch:
         columns["offset"] = pa.array(records.offsets, pa.int64())
     if records.partitions is not None:
         columns["partition"] = pa.array(records.partitions, pa.int32())
+    if records.weights is not None:
+        columns["weight"] = pa.array(records.weights, pa.int64())
     if records.times is not None:
         columns["before"] = pa.array(records.times.before, pa.int64())
         columns["keyed_before"] = pa.array(records.times.keyed_before, pa.int64())
@@ -196,6 +198,7 @@ def decode(payload: bytes) -> Records:
         numbers("partition") if "partition" in names else None,
         metadata.get(_WRITER, b"").decode(),
         times,
+        numbers("weight") if "weight" in names else None,
     )
 
 

@@ -346,6 +346,7 @@ class Launch:
             *clients.senders(now.plan),
             clients.most_bytes(),
             clients.most_bytes_in(prepared.sinks),
+            settings.statestore_cache_max_bytes,
         )
 
     def _host_spec(self, topology: TopologySpec) -> HostSpec:
@@ -357,7 +358,6 @@ class Launch:
             clients.changelogs(plan),
             clients.global_topics(plan),
             settings.max_task_idle_ms,
-            settings.statestore_cache_max_bytes,
             AsyncWorkers(self.run.checkpoint) if plan.makes_calls else None,
             not settings.exactly_once,
             self._files().local(DIRECTORY),

@@ -96,13 +96,14 @@ def transform(
     layout = lay_out(plan, dict.fromkeys(plan.external_topics, partitions or shuffle_partitions))
     groups, failing = grouping_keys(layout.tasks), policies or ErrorPolicies()
     failing.check_nodes(plan)
-    spec = TopologySpec(plan, layout, groups, failing, {}, app_config=app_config or {})
     settings = settings_from({"bootstrap_servers": "unused"})
+    cache_bytes = settings.statestore_cache_max_bytes
+    spec = TopologySpec(
+        plan, layout, groups, failing, {}, app_config=app_config or {}, cache_bytes=cache_bytes
+    )
     home = settings.state_dir if state_dir is None else Path(state_dir)
     copies = copies_spec(plan, settings, home / name / "tasks")
-    return _transform.transform(
-        inputs, HostSpec(spec, copies, cache_bytes=settings.statestore_cache_max_bytes), py_modules
-    )
+    return _transform.transform(inputs, HostSpec(spec, copies), py_modules)
 
 
 def _refuse_global_stores(plan: Plan) -> None:

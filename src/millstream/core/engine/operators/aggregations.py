@@ -118,8 +118,8 @@ class Folded:
         return Folded(results, timestamps, self.numbers, entries, self.stored)
 
 
-Folding = Callable[[Before, Sequence[Any], "list[int]"], Folded]
-"""Folds a batch: the entries before it, and the values and timestamps of its records."""
+Folding = Callable[[Before, Sequence[Any], "list[int]", "list[int] | None"], Folded]
+"""Folds a batch: the entries before it, and the values, timestamps and weights of its records."""
 
 
 def read_before(fetch: Fetch, keys: Sequence[bytes]) -> tuple[list[bytes], Before]:
@@ -148,13 +148,20 @@ def needs_values(fold: Fold) -> bool:
     return fold is not Fold.COUNT
 
 
-def _folded_counts(before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
+def _folded_counts(
+    before: Before, values: Sequence[Any], timestamps: list[int], weights: list[int] | None
+) -> Folded:
     counts = [0 if entry is None else entry[0] for entry in before.entries]
     results: list[int] = []
     give = results.append
-    for number in before.readable():
-        counts[number] = counted = counts[number] + 1
-        give(counted)
+    if weights is None:
+        for number in before.readable():
+            counts[number] = counted = counts[number] + 1
+            give(counted)
+    else:
+        for number, weight in zip(before.readable(), weights):
+            counts[number] = counted = counts[number] + weight
+            give(counted)
     return before.folded(results, counts, timestamps)
 
 
@@ -166,23 +173,28 @@ class _Combining:
 
     def __init__(self, fold: Fold, serde: Serde[Any]) -> None:
         recipe = RECIPES[fold]
-        self._step, self._zero = recipe.step, recipe.zero
+        self._step, self._step_of_several, self._zero = recipe.step, recipe.step_of_several, recipe.zero
         values = Values("", serde)
         self._checked, self._fits = values.checked, values.fits
         self._known = frozenset(serde.accepts)
 
-    def folded(self, before: Before, values: Sequence[Any], timestamps: list[int]) -> Folded:
-        results, so_far = self._fold(before, values, self._known)
+    def folded(
+        self, before: Before, values: Sequence[Any], timestamps: list[int], weights: list[int] | None
+    ) -> Folded:
+        step = self._step
+        if weights is not None and self._step_of_several is not None:
+            step, values = self._step_of_several, list(zip(values, weights))
+        results, so_far = self._fold(step, before, values, self._known)
         try:
             fit = all(map(self._fits, results))
         except TypeError:  # a result of another type than those in accepts
             fit = False
         if not fit:
-            results, so_far = self._fold(before, values, frozenset())
+            results, so_far = self._fold(step, before, values, frozenset())
         return before.folded(results, so_far, timestamps, self._stored)
 
     def _fold(
-        self, before: Before, values: Sequence[Any], known: frozenset[type]
+        self, step: Callable[[Any, Any], Any], before: Before, values: Sequence[Any], known: frozenset[type]
     ) -> tuple[list[Any], list[Any]]:
         """Return the results, and by key number the last one as the store returns it.
 
@@ -190,7 +202,7 @@ class _Combining:
             known: The types of results that fit.
         """
         results: list[Any] = []
-        give, step, zero, stored = results.append, self._step, self._zero, self._stored
+        give, zero, stored = results.append, self._zero, self._stored
         so_far = [zero if entry is None else entry[0] for entry in before.entries]
         with suppress(
             Exception
@@ -215,7 +227,7 @@ def _compile_aggregate(node: n.Aggregate, compiled: Compiled) -> Call:
     store = runtime.stores[node.store.name]
     fetch, key_bytes = store.fetch, node.store.key.serialize
     write = store.write_fitting if node.fits else store.write
-    initializer, aggregator = node.initializer, node.aggregator
+    initializer, aggregator = node.initializer, _aggregator(node, compiled)
     old_again = compiled.reads_old_again(node)
 
     def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -244,6 +256,20 @@ def _compile_aggregate(node: n.Aggregate, compiled: Compiled) -> Call:
     return aggregate
 
 
+def _aggregator(node: n.Aggregate, compiled: Compiled) -> Callable[[Any, Any, Any], Any]:
+    """Return the function of a node. If readers may combine its records, the function considers how many each of them stands for."""
+    step_of_several = None if node.fold is None else RECIPES[node.fold].step_of_several
+    if step_of_several is None or not compiled.takes_combined(node):
+        return node.aggregator
+    step, of_several, weight_of_record = node.aggregator, step_of_several, compiled.runtime.weight
+
+    def aggregator(key: Any, value: Any, aggregate: Any) -> Any:
+        weight = weight_of_record()
+        return step(key, value, aggregate) if weight == 1 else of_several(aggregate, (value, weight))
+
+    return aggregator
+
+
 @columns_of.register
 def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
     form = form_downstream(node, compiled)
@@ -261,7 +287,7 @@ def _aggregate_columns(node: n.Aggregate, compiled: Compiled) -> Form | None:
         except Exception:  # then process record by record, to find the bad ones
             return call_per_row(columns, row, runtime)
         once, before = read_before(fetch, keys)
-        folded = fold(before, values, columns.timestamps)
+        folded = fold(before, values, columns.timestamps, columns.weights)
         deque(map(put, once, folded.entries), maxlen=0)
         done = len(folded.results)
         if done:

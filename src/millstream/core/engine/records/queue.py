@@ -118,6 +118,16 @@ class Chunk:
     def row(self, index: int) -> int:
         return index if self.rows is None else self.rows[index]
 
+    def weights(self) -> list[int] | None:
+        """Return the number of records that each record stands for; None if each stands for itself."""
+        weights = self.raw.weights
+        return weights if weights is None or self.rows is None else [weights[row] for row in self.rows]
+
+    def represented(self, start: int, end: int) -> int:
+        """Return the number of records that some of the records stand for."""
+        weights = self.weights()
+        return end - start if weights is None else sum(weights[start:end])
+
 
 class QueueId(NamedTuple):
     """The identity of a queue: a partition and, for a shuffled partition, a *lane*.

@@ -277,7 +277,7 @@ class TaskRun:
             partitions_of=topology.partitions_of,
             most_bytes_of=topology.most_bytes_of,
             max_task_idle_ms=self._spec.max_task_idle_ms,
-            cache_bytes=self._spec.cache_bytes,
+            cache_bytes=self._spec.topology.cache_bytes,
             app_config=topology.app_config,
             snapshot=snapshot,
             epoch=uuid4().hex[:12],
@@ -325,5 +325,5 @@ class TaskRun:
                 records = wire.decode(row.payload) if row.payload else Records()
                 if records and row.lane in ("", MERGED):
                     count, size = self._read.get(row.topic, (0, 0))
-                    self._read[row.topic] = count + len(records), size + records.byte_count()
+                    self._read[row.topic] = count + records.represented(), size + records.byte_count()
                 task.feed(TopicPartition(row.topic, row.partition), records, row.end, lane=row.lane)

@@ -26,7 +26,6 @@ class HostSpec:
     Attributes:
         global_topics: Reads the topics of global stores. None without such stores.
         max_task_idle_ms: How long a task waits for an empty input, in ms. With -1 it does not wait.
-        cache_bytes: Size limit of a task's caches, in bytes. With 0 every update of a table is forwarded.
         async_workers: Returns the async worker beside an executor. None without asynchronous operators.
         repeats_sends: Whether a repeated micro-batch sends its results again. If false, it sends nothing.
         shares: Directory of the shares of divided state. None if the checkpoint is not on a disk shared by all hosts.
@@ -38,7 +37,6 @@ class HostSpec:
     changelogs: ChangelogReader | None = None
     global_topics: GlobalTopics | None = None
     max_task_idle_ms: int = NEVER_WAIT
-    cache_bytes: int = 0
     async_workers: AsyncWorkerOf | None = None
     repeats_sends: bool = True
     shares: Path | None = None

@@ -139,6 +139,16 @@ _RECORDS: Final = (
     ),
     Measure(
         Metric(
+            "task_combined_records_total",
+            _TASK,
+            "processed records that a reader combined with a later record of the same key",
+            "",
+            "combined_records",
+        ),
+        lambda step: _of_task(step, step.outcome.metrics.combined),
+    ),
+    Measure(
+        Metric(
             "topic_records_produced_total",
             _TOPIC,
             "records passed to sinks, including those of repartitions",

@@ -323,7 +323,7 @@ class _Aggregation:
         except Exception:  # then process record by record, to find the bad ones
             return 0
         entries = _Entries(self._store, rows, keys, pairs.starts)
-        folded = self._fold(entries.read(), values, batch.timestamps)
+        folded = self._fold(entries.read(), values, batch.timestamps, None)
         done, size = len(folded.results), len(part.timestamps)
         if done < len(keys):
             size = pairs.records[done]
