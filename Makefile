@@ -121,7 +121,7 @@ soak: $(SOAK) ## The longest tests and KILLS (200) kills; in hours, less with --
 	$(SOAK_TEST) --numprocesses=2 tests/proofs
 
 soak-kills: setup ## Of soak: kills of the test applications, compared with an oracle, and of a million calls
-	$(SOAK_KILLS) --app word-count,windowed,replay,two-stores,ranges,calls,fan-out --kills $$(($(KILLS) * 7 / 10)) --results build/soak.json
+	$(SOAK_KILLS) --app word-count,windowed,replay,two-stores,ranges,sums,calls,fan-out --kills $$(($(KILLS) * 7 / 10)) --results build/soak.json
 	$(SOAK_KILLS) --app two-stores,windowed --engine rocksdb --kills $$(($(KILLS) / 10)) --results build/soak-rocksdb.json
 	$(SOAK_KILLS) --app word-count,ranges --targets executor,worker,driver,broker --kills $$(($(KILLS) / 5)) --results build/soak-executors.json
 	$(SOAK_KILLS) --app many-calls --records 1000000 --kills 20 --results build/soak-calls.json

@@ -70,6 +70,27 @@ class Expected:
     updates: Mapping[str, Mapping[Any, Sequence[Any]]] = field(default_factory=dict)
 
 
+class Journals:
+    """Collects what an oracle expects, with the record from which each value comes."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Any]] = {}
+        self._origins: dict[str, list[ConsumedRecord]] = {}
+
+    def add(self, key: str, origin: ConsumedRecord, value: Any) -> None:
+        self.values.setdefault(key, []).append(value)
+        self._origins.setdefault(key, []).append(origin)
+
+    def last_value(self, key: str, otherwise: Any) -> Any:
+        return self.values[key][-1] if key in self.values else otherwise
+
+    def expected(self, **stores: Mapping[Any, Any]) -> Expected:
+        return Expected(self.values, stores, self._origins)
+
+    def part(self, index: int) -> dict[str, list[Any]]:
+        return {key: [value[index] for value in values] for key, values in self.values.items()}
+
+
 @dataclass(frozen=True)
 class App:
     """An application that the harness can run.

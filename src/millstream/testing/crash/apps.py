@@ -12,6 +12,7 @@
 * ``fan-out``: ``two-stores`` on a topic whose first partition is split and merged again and again.
 * ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. The harness cannot query the stores of a key range, but
   each result contains the values of both stores.
+* ``sums``: the sum of the amounts of an account, in 16 key ranges of each partition. Readers combine the records of a key.
 * ``ranges-in-kafka``: the same with changelog topics, so the application must survive the loss of its checkpoint.
 * ``calls-in-ranges``: the asynchronous calls of ``calls`` in 16 key ranges of each partition.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
@@ -42,7 +43,7 @@ from millstream.core.topology import stores
 from millstream.core.topology.processor import Processor, ProcessorContext
 from millstream.core.topology.stores import Changelog
 from millstream.core.topology.topology import Topology
-from millstream.testing.crash.app import App, Change, Expected, Topics, tell_contents
+from millstream.testing.crash.app import App, Change, Expected, Journals, Topics, tell_contents
 from millstream.testing.kafka import ConsumedRecord, Outgoing
 
 _KEYS = [f"key-{number}" for number in range(16)]
@@ -54,27 +55,6 @@ _STEP_MS = 100
 _DISORDER_MS = 15_000
 _WINDOW_MS = 10_000
 _RETENTION_MS = 120_000
-
-
-class _Journals:
-    """Collects what an oracle expects, with the record from which each value comes."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[Any]] = {}
-        self._origins: dict[str, list[ConsumedRecord]] = {}
-
-    def add(self, key: str, origin: ConsumedRecord, value: Any) -> None:
-        self.values.setdefault(key, []).append(value)
-        self._origins.setdefault(key, []).append(origin)
-
-    def last_value(self, key: str, otherwise: Any) -> Any:
-        return self.values[key][-1] if key in self.values else otherwise
-
-    def expected(self, **stores: Mapping[Any, Any]) -> Expected:
-        return Expected(self.values, stores, self._origins)
-
-    def part(self, index: int) -> dict[str, list[Any]]:
-        return {key: [value[index] for value in values] for key, values in self.values.items()}
 
 
 def _one_more(counted: list[int], number: int) -> list[int]:
@@ -111,7 +91,7 @@ def _lines(count: int, seed: int) -> list[Outgoing]:
 
 
 def _word_counts(records: Sequence[ConsumedRecord]) -> Expected:
-    journals = _Journals()
+    journals = Journals()
     for record in records:
         for word, number in _numbered_words(_decoded(record.value)):
             journals.add(word, record, _one_more(journals.last_value(word, [0, 0]), number))
@@ -158,7 +138,7 @@ def _events(count: int, seed: int) -> list[Outgoing]:
 
 
 def _window_counts(records: Sequence[ConsumedRecord]) -> Expected:
-    journals = _Journals()
+    journals = Journals()
     latest: dict[int, int] = {}
     kept: dict[Windowed[str], tuple[int, list[int]]] = {}
     for record in records:
@@ -237,7 +217,7 @@ def _published_bookings(records: Sequence[ConsumedRecord]) -> Expected:
 
 
 def _balances(records: Sequence[ConsumedRecord]) -> Expected:
-    journals = _Journals()
+    journals = Journals()
     for record in records:
         amount = serdes.int64.deserialize(record.value or b"")
         journals.add(
@@ -246,6 +226,21 @@ def _balances(records: Sequence[ConsumedRecord]) -> Expected:
     updates = {"balances": journals.part(1), "bookings": journals.part(0)}
     stores = {name: {key: values[-1] for key, values in of.items()} for name, of in updates.items()}
     return replace(journals.expected(**stores), updates=updates)
+
+
+def _sums_topology(topics: Topics) -> Topology:
+    builder = StreamsBuilder()
+    amounts = builder.stream(topics.input, value=serdes.int64)
+    amounts.group_by_key().sum(store="sums").to_stream().to(topics.output, value=serdes.int64)
+    return builder.build()
+
+
+def _sums(records: Sequence[ConsumedRecord]) -> Expected:
+    journals = Journals()
+    for record in records:
+        key, amount = _decoded(record.key), serdes.int64.deserialize(record.value or b"")
+        journals.add(key, record, journals.last_value(key, 0) + amount)
+    return journals.expected()
 
 
 def _replay_topology(topics: Topics) -> Topology:
@@ -275,7 +270,7 @@ def _rates(count: int, seed: int) -> list[Outgoing]:
 def _expected_join(records: Sequence[ConsumedRecord]) -> Expected:
     history = min(record.topic for record in records)
     rates: dict[str, str] = {}
-    journals = _Journals()
+    journals = Journals()
     for record in sorted(records, key=lambda r: (r.partition, r.timestamp, r.topic, r.offset)):
         key, value = _decoded(record.key), _decoded(record.value)
         if record.topic == history:
@@ -347,7 +342,7 @@ def _calls_in_ranges(topics: Topics) -> Topology:
 
 
 def _answers(records: Sequence[ConsumedRecord]) -> Expected:
-    journals = _Journals()
+    journals = Journals()
     for record in records:
         key = _decoded(record.key)
         journals.add(key, record, [journals.last_value(key, [0])[0] + 1, _decoded(record.value).upper()])
@@ -373,6 +368,17 @@ APPS: Mapping[str, App] = {
         _booking_app("two-stores", _two_stores_topology),
         App("replay", _replay_topology, _orders, _expected_join, history=_rates),
         _in_ranges("ranges", _ranges_topology, _amounts, _bookings, settings={}),
+        App(
+            "sums",
+            _sums_topology,
+            _amounts,
+            _sums,
+            value=serdes.int64,
+            # The readers combine at least 64 records.
+            settings={"parallelism": 4, "max_batch_records": 500},
+            merged=True,
+            changes="workers",
+        ),
         _in_ranges("ranges-in-kafka", _ranges_in_kafka_topology, _amounts, _published_bookings),
         _booking_app("fan-out", partial(_two_stores_topology, fan_out=True), "splits"),
         _in_ranges(

@@ -148,13 +148,10 @@ class TestTopologies:
             lambda grouped: grouped.aggregate(int, lambda key, value, total: total + value),
             lambda grouped: grouped.windowed_by(ms.TumblingWindows(10, grace=0)).count(),
             stored(cache=False),
-            lambda grouped: grouped.count(
-                store=ms.stores.key_value("kept", ms.serdes.string, ms.serdes.int64, ttl=1000)
-            ),
             stored(changelog="kafka"),
             lambda grouped: grouped.count().filter(lambda key, count: count > 1, store="kept"),
         ],
-        ids=["reduce", "aggregate", "windowed", "no-cache", "ttl", "changelog", "second-store"],
+        ids=["reduce", "aggregate", "windowed", "no-cache", "changelog", "second-store"],
     )
     def test_others_are_not(self, aggregate: Callable[[Grouped], ms.KTable[Any, Any]]) -> None:
         assert not combines(topology_of(aggregate))

@@ -9,15 +9,14 @@ from __future__ import annotations
 from millstream.core.topology import nodes as n
 from millstream.core.topology.analysis.threads_and_caches import cached_tables
 from millstream.core.topology.plan import SubTopology
-from millstream.core.topology.stores import KeyValueSpec
 
 
 def combined_aggregation(sub: SubTopology) -> n.Aggregate | None:
     """Return the aggregation whose records readers may combine, if the application has caches; None if there is none.
 
     This is a count, sum, minimum, maximum or mean directly downstream of the only source. All other nodes are stateless, so they see only
-    the results that the cache forwards. The source reads one topic, and its records have their own timestamps. The store has neither a
-    time to live, which depends on the time of each update, nor a changelog topic, from whose offsets a task continues within a piece.
+    the results that the cache forwards. The source reads one topic, and its records have their own timestamps. The store has no changelog
+    topic, because a task that is rebuilt from one may begin in the middle of a piece.
 
     Example:
         >>> import millstream as ms
@@ -37,7 +36,7 @@ def combined_aggregation(sub: SubTopology) -> n.Aggregate | None:
     if len(keepers) != 1 or sub.children(sub.sources[0].name) != keepers:
         return None
     (node,) = keepers
-    if not isinstance(node, n.Aggregate) or node.fold is None or not _keeps_only_the_last(node):
+    if not isinstance(node, n.Aggregate) or node.fold is None or node.store.changelog == "kafka":
         return None
     return node if node in cached_tables(sub) else None
 
@@ -49,8 +48,3 @@ def _reads_plainly(source: n.Source) -> bool:
         and source.timestamp is None
         and not (source.key.contextual or source.value.contextual)
     )
-
-
-def _keeps_only_the_last(aggregation: n.Aggregate) -> bool:
-    store = aggregation.store
-    return isinstance(store, KeyValueSpec) and store.ttl is None and store.changelog != "kafka"
