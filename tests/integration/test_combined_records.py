@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import millstream as ms
@@ -24,11 +22,11 @@ def test_a_hot_key_is_combined_and_counted(apps: Apps, shuffled: bool) -> None:
     apps.kafka.produce(source, [hot if number % 10 else rare for number in range(LINES)])
     hot_lines, rare_lines = LINES * 9 // 10, LINES // 10
 
-    def run(**settings: Any) -> tuple[dict[str | None, list[int]], dict[str, int]]:
-        metrics = apps.run(topology, **settings).metrics()
+    def run() -> tuple[dict[str | None, list[int]], dict[str, int]]:
+        metrics = apps.run(topology, parallelism=4, statestore_cache_max_bytes=10 << 20).metrics()
         return values_by_key(apps.kafka.consume(sink), ms.serdes.int64), metrics
 
-    counts, metrics = run(parallelism=4)
+    counts, metrics = run()
     expected = {"hot": hot_lines, "rare": rare_lines}
     if shuffled:
         expected = {"hot": 3 * hot_lines + rare_lines, "rare": LINES}
@@ -40,6 +38,6 @@ def test_a_hot_key_is_combined_and_counted(apps: Apps, shuffled: bool) -> None:
     assert metrics["merged_updates"] >= metrics["combined_records"]
 
     apps.kafka.produce(source, [hot])
-    counts, metrics = run(parallelism=4)
+    counts, metrics = run()
     assert counts["hot"][-1] == expected["hot"] + (3 if shuffled else 1)
     assert metrics["combined_records"] == 0
