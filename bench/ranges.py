@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bench import check
 from bench.load import Workload, produce
@@ -21,9 +21,28 @@ from bench.race import run_peer
 from bench.stage import Stage, full_speed_stage
 
 _TIMEOUT_S: Final = 900.0
-JOBS: Final = {"count": 1_000_000, "busy-processor": 200_000}
-"""Jobs, and records of their input."""
-_WITH_PEER: Final = ("count",)
+
+
+class Case(NamedTuple):
+    """What a pair processes.
+
+    Attributes:
+        job: The application.
+        keys: Different keys of the input; None for a tenth of the records.
+        with_peer: Whether Kafka Streams knows the job.
+    """
+
+    job: str
+    records: int
+    keys: int | None = None
+    with_peer: bool = False
+
+
+CASES: Final = {
+    "count": Case("count", 1_000_000, with_peer=True),
+    "busy-processor": Case("busy-processor", 200_000),
+    "hot-key": Case("count", 2_000_000, keys=1, with_peer=True),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,23 +50,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ranges")
     parser.add_argument("--parallelism", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--only", choices=JOBS, nargs="*", default=list(JOBS))
+    parser.add_argument("--only", choices=CASES, nargs="*", default=list(CASES))
     parser.add_argument("--out", type=Path, default=Path("build/ranges.json"))
     options = parser.parse_args(arguments)
     results = {}
-    with full_speed_stage(max(JOBS.values())) as stage:
-        for job in options.only:
-            of_job = replace(stage, records=JOBS[job])
-            results[job] = _pairs(of_job, job, options.pairs, options.parallelism)
-            print(f"{job}: {json.dumps(results[job]['ratio'])}", flush=True)
+    with full_speed_stage(max(case.records for case in CASES.values())) as stage:
+        for name in options.only:
+            case = CASES[name]
+            of_case = replace(stage, records=case.records)
+            results[name] = _pairs(of_case, case, options.pairs, options.parallelism)
+            print(f"{name}: {json.dumps(results[name]['ratio'])}", flush=True)
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 
-def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, Any]:
-    source = stage.topic("input", 1)
-    workload = Workload(stage.records, stage.keys)
+def _pairs(stage: Stage, case: Case, pairs: int, parallelism: int) -> dict[str, Any]:
+    source, job = stage.topic("input", 1), case.job
+    workload = Workload(stage.records, case.keys or stage.keys)
     produce(stage.kafka.bootstrap_servers, source, workload.blocks())
     wanted = check.expected("processor", workload)
     found: dict[str, list[dict[str, Any]]] = {}
@@ -60,7 +80,7 @@ def _pairs(stage: Stage, job: str, pairs: int, parallelism: int) -> dict[str, An
             if wrong := check.wrong_output("count", wanted, stage.kafka.bootstrap_servers, sink):
                 raise SystemExit(f"{sink}: {wrong}")
             found.setdefault(name, []).append(figures)
-        if job in _WITH_PEER:
+        if case.with_peer:
             sink = stage.topic("peer")
             found.setdefault("peer", []).append(run_peer(stage, job, source, sink, stage.records))
         print(job, {name: round(runs[-1]["records_per_s"]) for name, runs in found.items()}, flush=True)
