@@ -68,8 +68,7 @@ def run_topology(
             bootstrap_servers=servers,
             state_dir=state,
             master=master,
-            statestore_cache_max_bytes=0,
-            **settings,
+            **{"statestore_cache_max_bytes": 0, **settings},
         )
         with application.start(until) as app:
             yield app
@@ -84,10 +83,12 @@ def race(
     known: list[int] | None = None,
     parallelism: int = 1,
     master: str = _MASTER,
+    cache_bytes: int = 0,
 ) -> dict[str, Any]:
     """Process topics that are already full."""
     begin, meter = _now_ms(), Meter(known or [])
     settings: dict[str, Any] = {"parallelism": parallelism, "master": master}
+    settings["statestore_cache_max_bytes"] = cache_bytes
     if job in jobs.EXACTLY_ONCE:
         settings["processing_guarantee"] = "exactly_once"
     with running(job, servers, source, sink, **settings) as app:

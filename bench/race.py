@@ -27,7 +27,6 @@ from millstream.testing.kafka import KAFKA_VERSION, resolve_jars
 
 _TIMEOUT_S = 900.0
 _THREADS = "2"
-_CACHE_BYTES = "0"
 _SOURCE = ROOT / "bench" / "peer" / "KafkaStreamsPeer.java"
 _LONG_AGO_MS = 1_600_000_000_000
 WITH_ROWS = ("stream-table-join",)
@@ -173,7 +172,9 @@ def race(stage: Stage, job: str, source: str, workload: Workload, wanted: check.
     return Pair(peer, _side(stage, job, sink, wanted, figures), figures["batches"])
 
 
-def run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> dict[str, Any]:
+def run_peer(
+    stage: Stage, job: str, source: str, sink: str, records: int, cache_bytes: int = 0
+) -> dict[str, Any]:
     """Run the job in Kafka Streams; return its figures."""
     jars = resolve_jars(
         f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}", folder=f"kafka-streams-{KAFKA_VERSION}"
@@ -190,7 +191,7 @@ def run_peer(stage: Stage, job: str, source: str, sink: str, records: int) -> di
         sink,
     ]
     guarantee = "exactly_once_v2" if job in EXACTLY_ONCE else "at_least_once"
-    command += [str(records), _THREADS, guarantee, _CACHE_BYTES, stage.kafka.bootstrap_servers]
+    command += [str(records), _THREADS, guarantee, str(cache_bytes), stage.kafka.bootstrap_servers]
     meter, before = Meter([stage.kafka.pid, os.getpid()]), children_s()
     figures = run_for_json(command, scratch=scratch, timeout_s=_TIMEOUT_S)
     return {**figures, "usage": meter.used(children_s() - before, figures["gc_s"])}
