@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from millstream.core.model.errors import DeserializationError
 from millstream.core.model.record import Headers
 
+__all__ = ["skip_invalid", "use_partition_time", "wall_clock"]
+
 
 class ConsumerRecord(NamedTuple):
     """A deserialised record as read from Kafka, for timestamp extractors.
