@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from millstream.drivers.kafka.clients import ClientSettings
@@ -33,11 +33,17 @@ class ExplainingAdminClient(AdminClient):
         return problem
 
     def check_group(self, group: str, timeout_s: float) -> None:
-        """Ask for a description of a consumer group.
+        """Ask for a description of a consumer group, if any broker answers.
+
+        Without a connection, librdkafka (issue 4605) may end the process when it describes a group.
 
         Raises:
-            KafkaException: If this user may not see the group, or no broker answers in time.
+            KafkaException: If this user may not see the group, or its coordinator does not answer in time.
         """
+        try:
+            self.list_topics(timeout=timeout_s)
+        except KafkaException:
+            return
         self.describe_consumer_groups([group], request_timeout=timeout_s)[group].result()
 
 

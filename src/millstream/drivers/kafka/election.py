@@ -174,11 +174,13 @@ class Election:
 
     def _has_another_driver(self) -> bool:
         """Return whether the group, with this member in it, has another driver. Return False if no broker answers."""
+        own = self._consumer.memberid()
+        if not own:  # not in the group; without a connection, librdkafka (issue 4605) may end the process when it describes the group
+            return False
         try:
             group = _group(self._broker, self._topic)
         except MillstreamError:
             return False
-        own = self._consumer.memberid()
         # In other states than STABLE, the group still has members that have died, with what they were assigned.
         return (
             group is not None

@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaExcepti
 
 from millstream.core.model.errors import BrokerUnavailableError, TopicNotFoundError
 from millstream.core.model.ids import TopicPartition
+from millstream.drivers.kafka.admin_client import ExplainingAdminClient
 from millstream.drivers.kafka.broker import Broker
 from millstream.drivers.kafka.election import living_drivers
 from millstream.testing._cluster import free_ports
@@ -235,3 +236,13 @@ def test_a_future_that_times_out_is_reported_as_an_unavailable_broker() -> None:
 def test_looking_up_living_drivers_fails_if_the_broker_does_not_respond() -> None:
     with pytest.raises(BrokerUnavailableError, match="while describing group"):
         living_drivers(unreachable_broker(0.4), "shop")
+
+
+def test_a_group_is_not_described_without_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previously, an assertion of librdkafka ended the process when a network had been cut for a minute."""
+    described: list[list[str]] = []
+    monkeypatch.setattr(
+        ExplainingAdminClient, "describe_consumer_groups", lambda _, groups, **__: described.append(groups)
+    )
+    unreachable_broker(0.4).admin().check_group("shop", 0.1)
+    assert not described

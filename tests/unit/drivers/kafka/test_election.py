@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -25,10 +26,11 @@ class Consumer:
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
+        self.id = "this"
         self.messages: queue.Queue[Any] = queue.Queue()
 
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
-        self.assign = callbacks["on_assign"]
+        self.assign, self.lose = callbacks["on_assign"], callbacks["on_lost"]
 
     def poll(self, timeout: float) -> Any:
         try:
@@ -38,7 +40,7 @@ class Consumer:
         return SimpleNamespace(error=lambda: KafkaError(code))
 
     def memberid(self) -> str:
-        return "this"
+        return self.id
 
     def close(self) -> None: ...
 
@@ -88,6 +90,23 @@ def test_a_candidate_that_receives_the_permission_later_is_elected(candidate: El
 def test_other_errors_are_ignored(candidate: Election) -> None:
     receive(candidate, KafkaError._ALL_BROKERS_DOWN)
     assert not candidate.wait(0)
+
+
+def test_a_driver_that_has_left_the_group_does_not_ask_about_it(
+    candidate: Election, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Previously, a driver without a network asked until an assertion of librdkafka ended its process."""
+    asked = threading.Event()
+    monkeypatch.setattr(module, "_group", lambda broker, name: asked.set())
+    monkeypatch.setattr(module, "_DOUBT_S", 0.0)
+    consumer: Any = candidate._consumer
+    consumer.id = ""
+    consumer.assign(consumer, [TopicPartition("shop-driver", 0)])
+    consumer.lose(consumer, [TopicPartition("shop-driver", 0)])
+    receive(candidate, *[KafkaError._ALL_BROKERS_DOWN] * 3)
+    assert not asked.is_set()
+    consumer.id = "this"
+    assert asked.wait(10)
 
 
 def test_an_election_topic_with_several_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
