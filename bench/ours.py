@@ -87,8 +87,11 @@ def race(
 ) -> dict[str, Any]:
     """Process topics that are already full."""
     begin, meter = _now_ms(), Meter(known or [])
-    settings: dict[str, Any] = {"parallelism": parallelism, "master": master}
-    settings |= {"statestore_cache_max_bytes": cache_bytes}
+    settings: dict[str, Any] = {
+        "parallelism": parallelism,
+        "master": master,
+        "statestore_cache_max_bytes": cache_bytes,
+    }
     if job in jobs.EXACTLY_ONCE:
         settings["processing_guarantee"] = "exactly_once"
     with running(job, servers, source, sink, **settings) as app:

@@ -317,8 +317,8 @@ class MapStage:
 
     def _combined(self, topic: str, records: Records) -> Records:
         if topic not in self._combiners:
-            (task, *_) = self._topology.layout.tasks_of[TopicPartition(topic, 0)]
-            sub = self._topology.plan.subtopologies[task.subtopology]
+            plan = self._topology.plan
+            sub = plan.subtopologies[plan.internal_topics[topic].downstream]
             self._combiners[topic] = None if self._taps else self._topology.combiner(sub)
         combiner = self._combiners[topic]
         return records if combiner is None else combiner.combined(records)

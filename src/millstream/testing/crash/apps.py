@@ -12,8 +12,8 @@
 * ``fan-out``: ``two-stores`` on a topic whose first partition is split and merged again and again.
 * ``ranges``: the processor of ``two-stores`` in 16 key ranges of each partition. The harness cannot query the stores of a key range, but
   each result contains the values of both stores.
-* ``sums``: the sum of the amounts of an account, in 16 key ranges of each partition. Readers combine the records of a key.
 * ``ranges-in-kafka``: the same with changelog topics, so the application must survive the loss of its checkpoint.
+* ``sums``: the sum of the amounts of an account, in 16 key ranges of each partition. Readers combine the records of a key.
 * ``calls-in-ranges``: the asynchronous calls of ``calls`` in 16 key ranges of each partition.
 * ``calls``: an asynchronous call of 0 to 20 ms for each record, of which one in twenty fails at first, followed by a processor that
   numbers the results of each key. All stores, including the store of unfinished records, have changelog topics, so the application must

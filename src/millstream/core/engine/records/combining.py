@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, Final
 
-from millstream.core.engine.columns import checked, deserialised
+from millstream.core.engine.columns import Column, checked, deserialised
 from millstream.core.model.record import Records
 from millstream.core.topology import nodes as n
 from millstream.core.topology.folds import RECIPES, Fold
@@ -66,7 +66,7 @@ class Combiner:
 
     def _combined(self, records: Records) -> Records:
         keys, values, timestamps = records.keys, records.values, records.timestamps
-        if _has_null(keys) or _has_null(values) or min(timestamps) < 0:
+        if Column(data=keys).any_null() or Column(data=values).any_null() or min(timestamps) < 0:
             raise ValueError("the task may drop some of the records")
         last = dict(zip(keys, range(len(keys))))
         checked(self._key, list(last))
@@ -102,10 +102,6 @@ class Combiner:
 def _is_worthwhile(records: Records) -> bool:
     sample = records.keys[:_SAMPLE]
     return len(sample) >= _FEWEST and len(set(sample)) * _PER_KEY <= len(sample)
-
-
-def _has_null(column: list[bytes | None]) -> bool:
-    return not all(column) and None in column
 
 
 def _newest(keys: list[bytes | None], timestamps: list[int]) -> dict[bytes | None, int]:
